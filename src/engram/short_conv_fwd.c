@@ -166,20 +166,19 @@ static tgl_status check(const DLTensor *ring, const DLTensor *out, const tgl_eng
 
 /* ---- launch ---- */
 
-/* CHAIN has blocks that walk over tokens of a stream; ROW and ANY have a block for every row, ANY of any number of
- * columns at any address. */
+/* CHAIN has blocks that walk over tokens of a stream; ROW has a block for every row or two; ANY one for every row,
+ * of any number of columns at any address. */
 enum { CHAIN, ROW, ANY, NUM_KERNELS };
 
 static int64_t vectors_of(const problem *p) { return tgl_ceil_div(p->hidden, CONV_VECTOR); }
 static int consumers_of(const problem *p)
 {
-    return p->hidden <= CONV_FEW_CONSUMERS * CONV_COLUMNS ? CONV_FEW_CONSUMERS : CONV_MANY_CONSUMERS;
+    return p->hidden <= CONV_FEW_CONSUMERS * CONV_COLUMNS(CONV_FEW_CONSUMERS) ? CONV_FEW_CONSUMERS
+                                                                              : CONV_MANY_CONSUMERS;
 }
 static int threads_of(const problem *p)
 {
-    const int64_t vectors = tgl_ceil_div(vectors_of(p), CONV_ROW_VECTORS);
-    return vectors <= CONV_FEW_THREADS ? CONV_FEW_THREADS : vectors <= CONV_SOME_THREADS ? CONV_SOME_THREADS
-           : CONV_MANY_THREADS;
+    return vectors_of(p) <= CONV_FEW_THREADS ? CONV_FEW_THREADS : CONV_MANY_THREADS;
 }
 
 static int plan(const void *context, tgl_kernel *kernels)
@@ -187,7 +186,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     const problem *p = context;
     const tgl_macro rounds = { "ROUND_EACH", p->rounds_each }, taps = { "KERNEL_SIZE", p->kernel_size };
     const bool has_vectors = p->hidden % CONV_VECTOR == 0 && p->kernel_size <= CONV_WALK_TAPS;
-    const bool has_row = has_vectors && p->hidden <= CONV_MANY_THREADS * CONV_ROW_VECTORS * CONV_VECTOR;
+    const bool has_row = has_vectors && p->hidden <= CONV_MANY_THREADS * CONV_VECTOR;
     kernels[CHAIN] = (tgl_kernel){ has_vectors ? "engram/short_conv_fwd" : NULL,
                                    { taps, { "CONSUMERS", consumers_of(p) }, rounds } };
     kernels[ROW] = (tgl_kernel){ has_row ? "engram/short_conv_fwd_row" : NULL,
@@ -204,17 +203,24 @@ static bool has_vectors(const void *context, const tgl_target *target)
            (uintptr_t)p->ring % 16 == 0;
 }
 
-static int64_t splits_of(const problem *p) { return tgl_ceil_div(p->hidden, consumers_of(p) * CONV_COLUMNS); }
+static int64_t splits_of(const problem *p)
+{
+    return tgl_ceil_div(p->hidden, consumers_of(p) * CONV_COLUMNS(consumers_of(p)));
+}
 static int64_t split_vectors(const problem *p) { return tgl_ceil_div(vectors_of(p), splits_of(p)); }
 static int64_t stage_bytes(const problem *p)
 {
     return 2 * p->hidden + (p->residual.data ? 2 * CONV_VECTOR * split_vectors(p) : 0);
 }
+static int64_t norm_warps(const problem *p, int64_t stages)
+{
+    return tgl_min(CONV_NORM_WARPS(consumers_of(p)), stages);
+}
 static int64_t stages_of(const problem *p, const tgl_target *target)
 {
     const int64_t room = target->max_smem_per_block / CONV_SM_BLOCKS(consumers_of(p)) - 4096;
     const int64_t most = tgl_min(room / stage_bytes(p), CONV_STAGES);
-    return most - most % CONV_NORM_WARPS;
+    return most - most % tgl_max(1, norm_warps(p, most));
 }
 
 static bool can_chain(const void *context, const tgl_target *target)
@@ -233,7 +239,7 @@ static tgl_shape chain_shape(void *context, const tgl_target *target)
     problem *p = context;
     const int64_t resident = CONV_SM_BLOCKS(consumers_of(p)) * (int64_t)target->num_sms;
     p->splits = (int32_t)splits_of(p), p->split_vectors = (int32_t)split_vectors(p);
-    p->stages = (int32_t)stages_of(p, target);
+    p->stages = (int32_t)stages_of(p, target), p->norm_warps = (int32_t)norm_warps(p, p->stages);
     p->chains = p->requests.writes_ring ? 1 : (int32_t)tgl_min(p->dilation, p->num_tokens);
     const int64_t of_tile = tgl_saturating_product(p->num_streams * p->chains, p->splits);
     const int64_t tiles = tgl_max(1, resident / tgl_max(1, of_tile));
@@ -244,20 +250,25 @@ static tgl_shape chain_shape(void *context, const tgl_target *target)
     return tgl_shape_with(made, p, sizeof *p);
 }
 
-/* Of shared memory: vectors of 16 bytes of rows, and of weights as they are stored. */
+static int64_t row_block(const problem *p) { return tgl_ceil_div(vectors_of(p), 32) * 32; }
 static int64_t row_bytes(const problem *p)
 {
-    const int norm = p->norm.is_bf16 ? 1 : 2, conv = p->kernel_size * (p->conv.is_bf16 ? 1 : 2);
-    return (p->kernel_size + (p->residual.data ? 1 : 0) + norm + conv) * vectors_of(p) * 16;
+    return CONV_ROW_BYTES(vectors_of(p), p->norm) + CONV_ROW_BYTES(p->kernel_size * vectors_of(p), p->conv) +
+           CONV_ROW_TOKENS(threads_of(p)) * 2 * row_block(p) * 16;
 }
 static bool can_row(const void *context, const tgl_target *target)
 {
-    return has_vectors(context, target) && row_bytes(context) <= target->max_smem_per_block - 16384;
+    const problem *p = context;
+    return has_vectors(p, target) && p->num_tokens <= INT32_MAX && row_bytes(p) <= target->max_smem_per_block - 16384;
 }
+/* Two tokens share weights, once there are more rows than fit on the SMs one by one. */
 static tgl_shape row_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    tgl_shape made = tgl_shape_of_blocks(p->num_tokens * p->num_streams, threads_of(p));
+    const bool are_many = tgl_saturating_product(p->num_tokens, p->num_streams) > 2 * (int64_t)target->num_sms;
+    p->tile_tokens = are_many ? CONV_ROW_TOKENS(threads_of(p)) : 1;
+    tgl_shape made = tgl_shape_of_blocks(tgl_ceil_div(p->num_tokens, p->tile_tokens) * p->num_streams,
+                                         (int)row_block(p));
     made.shared_bytes = row_bytes(p);
     return tgl_shape_with(made, p, sizeof *p);
 }

@@ -2,20 +2,20 @@
  * short_conv_fwd.cu - the short convolution of many rows: blocks that walk over chains of tokens, one stream; sm_90 and
  * up.
  *   computes  as tegula/engram.h says, sums in the order of common/short_conv.h
- *   launch    grid tiles * chains * num_streams * splits, block CONSUMERS + 128, dynamic shared memory of `stages` rows
- *             of x and, if there is a residual, of the block's columns of it
+ *   launch    grid tiles * chains * num_streams * splits, block CONV_THREADS(CONSUMERS), dynamic shared
+ *             memory of `stages` rows of x and, if there is a residual, of the block's columns of it
  *   moves     2 bytes per element of x, residual and out, once each from memory; x again from L2 for every split, and
  *             of KERNEL_SIZE - 1 tokens before each chain
- *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; CONSUMERS, threads with 4 columns each; ROUND_EACH 0, 1
+ *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; CONSUMERS, threads with columns; ROUND_EACH 0, 1
  *
  * A chain is every dilation-th token of a tile: what its taps reach is in the chain. A thread keeps, for its columns,
  * the sums that the next KERNEL_SIZE - 1 results have so far, in the order of taps; a row adds to all of them.
  *
- * Four warps serve the others, which need no barrier among themselves. One says which rows come and has them copied to
- * the stages (bulk copies); three add the squares of whole rows, in turn. A row has an mbarrier for each step: it is
+ * Some warps serve the others, which need no barrier among themselves. One says which rows come and has them copied to
+ * the stages (bulk copies); norm_warps add the squares of whole rows, in turn. A row has an mbarrier for each step: it is
  * `loaded`, `ready` (its rstd is there) and `done` (all warps have it in registers).
  *
- * Instructions are the limit, not memory: an element takes about 30, of which the sigmoid has 18.
+ * Instructions are the limit, not memory: an element takes about 36, of which the sigmoid has 17.
  *
  * The ring. A token writes its own entry as soon as it is normed, if no other block reads that entry. In chunks that
  * are longer the first tokens read entries that the last ones write. Those first tokens are then all in the block that
@@ -35,12 +35,22 @@ static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
 
 #if __CUDA_ARCH__ >= 900
 enum {
-    LAST = KERNEL_SIZE - 1, WARPS = CONSUMERS / 32, NORM_WARPS = CONV_NORM_WARPS, COLUMNS = CONV_COLUMNS,
+    LAST = KERNEL_SIZE - 1, WARPS = CONSUMERS / 32, COLUMNS = CONV_COLUMNS(CONSUMERS),
     THREADS = CONV_THREADS(CONSUMERS)
 };
 
+/* The columns of a thread. */
+template <int COUNT> struct vector_of { typedef uint2 type; };
+template <> struct vector_of<8> { typedef uint4 type; };
+typedef vector_of<COLUMNS>::type vector;
+
+DEV void load_shared(u32 at, uint2 &v) { v = shared_load_u32x2(at); }
+DEV void load_shared(u32 at, uint4 &v) { v = shared_load_u32x4(at); }
+DEV void store(u16 *to, const uint2 &v) { *(uint2 *)to = v; }
+DEV void store(u16 *to, const uint4 &v) { store_u32x4(to, v); }
+
 /* What is done with a row. END: there are no more. STARTS: rows before it come from the ring. PLAIN: alive, with a
- * result, and nothing else to do; there is a residual, an activation and no bias. */
+ * result, and nothing else to do; there is an activation and no bias. */
 enum { ALIVE = 1, HAS_OUT = 2, STARTS = 4, WRITES = 8, END = 16, PLAIN = 32 };
 struct item {
     u32 state;
@@ -166,7 +176,7 @@ DEV item next_item(const short_conv_args &a, const task &k, cursor &c)
         }
     }
     c.token += a.dilation;
-    if (made.state == (ALIVE | HAS_OUT) && a.residual.data && a.numbers.has_activation && !a.bias.data)
+    if (made.state == (ALIVE | HAS_OUT) && a.numbers.has_activation && !a.bias.data)
         made.state |= PLAIN;
     return made;
 }
@@ -197,7 +207,7 @@ DEV void load_rows(const short_conv_args &a, const task &k, const pipe &p, u32 n
     int stage = 0, ends = 0;                                /* an end for every warp of add_squares() */
     u32 parity = 1;                                         /* stages without a row are done */
 #pragma unroll 1
-    while (ends < NORM_WARPS) {
+    while (ends < a.norm_warps) {
         item made = next_item(a, k, c);
         const bool is_end = made.state & END;
         const u32 residual_bytes = a.residual.data && made.state & HAS_OUT ? num_columns * 2 : 0;
@@ -227,7 +237,7 @@ DEV void load_rows(const short_conv_args &a, const task &k, const pipe &p, u32 n
     }
 }
 
-/* rstd of every NORM_WARPS-th row, from `stage` on: of the same stages every time. */
+/* rstd of every norm_warps-th row, from `stage` on: of the same stages every time. */
 DEV void add_squares(const short_conv_args &a, i64 h, const pipe &p, i64 first, int stage)
 {
     const int lane = threadIdx.x % 32, vectors = (int)(p.row_bytes / 16);
@@ -249,8 +259,8 @@ DEV void add_squares(const short_conv_args &a, i64 h, const pipe &p, i64 first, 
             mbar_arrive(p.ready + 8 * stage);
         }
         __syncwarp();
-        stage += NORM_WARPS;
-        if (stage >= a.stages) stage -= a.stages, parity ^= 1;  /* a multiple of NORM_WARPS */
+        stage += a.norm_warps;
+        if (stage >= a.stages) stage -= a.stages, parity ^= 1;  /* a multiple of norm_warps */
     }
 }
 
@@ -277,7 +287,7 @@ DEV void load_weights(const short_conv_args &a, i64 h, i64 first, weights &w)
 struct sums { float of[KERNEL_SIZE][COLUMNS]; };            /* [LAST]: no tap */
 
 /* One more row: the sum of its own result is complete. */
-DEV void add_taps(const weights &w, const uint2 &row, sums &s, float (&z)[COLUMNS])
+DEV void add_taps(const weights &w, const vector &row, sums &s, float (&z)[COLUMNS])
 {
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
@@ -287,7 +297,7 @@ DEV void add_taps(const weights &w, const uint2 &row, sums &s, float (&z)[COLUMN
         for (int j = 0; j < LAST; j++) s.of[j][i] = fmaf(w.conv[i][LAST - 1 - j], v, s.of[j + 1][i]);
     }
 }
-DEV void add_row(const short_conv_args &a, i64 channel, const weights &w, const uint2 &row, sums &s,
+DEV void add_row(const short_conv_args &a, i64 channel, const weights &w, const vector &row, sums &s,
                  float (&z)[COLUMNS])
 {
     if (a.bias.data) {                                      /* no model has one: it is read for every token */
@@ -309,9 +319,9 @@ DEV void add_past(const short_conv_args &a, const columns &k, const weights &w, 
 #pragma unroll 1
     for (int lag = LAST; lag > 0; lag--) {
         const i32 before = lag * a.dilation - of.depth, entry = of.start - before;
-        uint2 row = make_uint2(0, 0);
+        vector row = {};
         if (before <= of.reach && k.are_mine)               /* else another thread may write it by now */
-            row = *(const uint2 *)(a.ring + k.first +
+            row = *(const vector *)(a.ring + k.first +
                                    conv_ring_row(&a, of.slot, entry < 0 ? entry + a.requests.ring_size : entry, k.h));
         float unused[COLUMNS];
         add_row(a, k.h * a.hidden + k.first, w, row, s, unused);
@@ -324,14 +334,14 @@ DEV void release(u32 done)              /* the stage, once all lanes have read i
     if (threadIdx.x % 32 == 0) mbar_arrive(done);
 }
 
-DEV void put_result(const columns &k, const uint4 &header, const uint2 &v)
+DEV void put_result(const columns &k, const uint4 &header, const vector &v)
 {
-    if (k.are_mine) *(uint2 *)(k.out + (i64)((u64)header.w << 32 | header.z)) = v;
+    if (k.are_mine) store((u16 *)(k.out + (i64)((u64)header.w << 32 | header.z)), v);
 }
 
 /* A row that is PLAIN. */
-DEV void convolve_plain(const conv_numbers &n, const columns &k, u32 done, const uint4 &header, const uint2 &x,
-                        const uint2 &residual, const weights &w, sums &s)
+DEV void convolve_plain(const conv_numbers &n, bool has_residual, const columns &k, u32 done, const uint4 &header, const vector &x,
+                        const vector &residual, const weights &w, sums &s)
 {
     release(done);
     float z[COLUMNS], out[COLUMNS];
@@ -342,23 +352,23 @@ DEV void convolve_plain(const conv_numbers &n, const columns &k, u32 done, const
     for (int i = 0; i < COLUMNS; i++) {
         const float of = ROUND_EACH ? conv_rounded(z[i]) : z[i];
         const conv_numbers with = { n.hidden, n.eps, n.is_zero_centered, true, n.adds_input };
-        out[i] = conv_result(&with, of, reciprocal(conv_sigmoid_divisor(of)), column(x, i), true,
+        out[i] = conv_result(&with, of, reciprocal(conv_sigmoid_divisor(of)), column(x, i), has_residual,
                              column(residual, i), ROUND_EACH);
     }
     put_result(k, header, pack(out));
 }
 
-DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, const uint4 &header, const uint2 &x,
-                      const uint2 &loaded, const item &of, const weights &w, sums &s)
+DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, const uint4 &header, const vector &x,
+                      const vector &loaded, const item &of, const weights &w, sums &s)
 {
     const u32 state = header.x;
     const bool has_residual = a.residual.data && state & HAS_OUT;
-    uint2 residual = make_uint2(0, 0), row = residual;
+    vector residual = {}, row = {};
     if (has_residual) residual = loaded;
     if (state & STARTS) add_past(a, k, w, of, s);
     if (state & ALIVE) row = normed(x, __uint_as_float(header.y), w.norm);
     if (state & WRITES && k.are_mine)
-        *(uint2 *)(a.ring + k.first + conv_ring_row(&a, of.slot, of.entry, k.h)) = row;
+        store(a.ring + k.first + conv_ring_row(&a, of.slot, of.entry, k.h), row);
     release(done);
     float z[COLUMNS];
     add_row(a, k.h * a.hidden + k.first, w, row, s, z);
@@ -378,9 +388,11 @@ DEV void convolve(const short_conv_args &a, const pipe &p, const columns &k)
         const u32 offset = stage * p.stage_bytes, done = p.done + 8 * stage;
         mbar_wait(p.ready + 8 * stage, parity);
         const uint4 header = shared_load_u32x4(p.headers + stage * (u32)sizeof(item));
-        const uint2 x = shared_load_u32x2(k.x + offset), residual = shared_load_u32x2(k.residual + offset);
+        vector x, residual;
+        load_shared(k.x + offset, x);
+        load_shared(k.residual + offset, residual);
         if (header.x & PLAIN) {
-            convolve_plain(a.numbers, k, done, header, x, residual, w, s);
+            convolve_plain(a.numbers, a.residual.data != nullptr, k, done, header, x, residual, w, s);
         } else {
             if (header.x & END) return;
             convolve_any(a, k, done, header, x, residual, p.items[stage], w, s);
@@ -452,7 +464,7 @@ DEV void run(const short_conv_args &a)
         convolve(a, p, k);
     } else if (warp == WARPS) {
         load_rows(a, shared_task, p, num_columns, first);
-    } else {
+    } else if ((int)warp - WARPS - 1 < a.norm_warps) {
         add_squares(a, h, p, first, (int)warp - WARPS - 1);
     }
 }

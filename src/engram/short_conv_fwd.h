@@ -17,10 +17,11 @@ typedef struct {
     int32_t kernel_size, dilation;
     int32_t rounds_each;            /* a macro of kernels */
     /* short_conv_fwd */
-    int64_t tile_tokens;            /* consecutive ones, of which a block has one chain or all */
+    int64_t tile_tokens;            /* consecutive ones, of which a block has one chain or all; _row, too: all */
     int32_t chains;                 /* blocks of a tile, a stream and a split */
     int32_t splits, split_vectors;  /* blocks that have the columns of a row, vectors of each */
     int32_t stages;                 /* rows in flight, and at hand */
+    int32_t norm_warps;             /* warps that add squares, at most CONV_NORM_WARPS */
 } short_conv_args;
 
 /* The element of the ring at column 0. */
@@ -32,26 +33,28 @@ TGL_INLINE int64_t conv_ring_row(const short_conv_args *a, int64_t slot, int64_t
 /* Taps that short_conv_fwd and short_conv_fwd_row are compiled for. */
 #define CONV_WALK_TAPS 4
 
-/* short_conv_fwd: columns of a thread; threads that have some, by the number of columns of a row (longer ones are
- * split), and with those that serve them; blocks of an SM; stages at most. Their number is a multiple of
- * CONV_NORM_WARPS: then a stage has the same warp every time, which has seen all phases of its mbarrier. */
-#define CONV_COLUMNS 4
+/* short_conv_fwd: threads that have columns, by the number of columns of a row (longer ones are split); columns of each:
+ * with 8 a row's steps cost half as much for each column as with 4; warps that add squares: on an H200, 8192 tokens of
+ * 4 x 2560 columns take 165 us with 3 and 149 us with 5; threads with those that serve the others; blocks of an SM;
+ * stages at most. Their number is a multiple of norm_warps: then a stage has the same warp every time, which has seen all
+ * phases of its mbarrier. */
 #define CONV_FEW_CONSUMERS 256
-#define CONV_MANY_CONSUMERS 640
-#define CONV_NORM_WARPS 3
-#define CONV_THREADS(consumers) ((consumers) + 32 + 32 * CONV_NORM_WARPS)
+#define CONV_MANY_CONSUMERS 320
+#define CONV_COLUMNS(consumers) ((consumers) > CONV_FEW_CONSUMERS ? 8 : 4)
+#define CONV_NORM_WARPS(consumers) ((consumers) > CONV_FEW_CONSUMERS ? 5 : 3)
+#define CONV_THREADS(consumers) ((consumers) + 32 + 32 * CONV_NORM_WARPS(consumers))
 #define CONV_SM_BLOCKS(consumers) ((consumers) > CONV_FEW_CONSUMERS ? 1 : 2)
 #define CONV_STAGES 15
 
-/* short_conv_fwd_row: threads of a block, by the number of columns, and vectors of each; blocks of an SM; rows for
- * every SM that it has at most, and with a ring that is written. On an H200, rows of 2560 columns: 6.7 us instead of
- * the 7.9 of short_conv_fwd for 64 rows, but 10.7 instead of 8.7 for 256; 17.1 instead of 22.9 for 512 with a ring. */
-#define CONV_ROW_VECTORS 2
-#define CONV_FEW_THREADS 64
-#define CONV_SOME_THREADS 160
-#define CONV_MANY_THREADS 448
-#define CONV_ROW_BLOCKS(threads) ((threads) > CONV_SOME_THREADS ? 2 : (threads) > CONV_FEW_THREADS ? 4 : 8)
-#define CONV_ROW_ROWS 1
+/* short_conv_fwd_row: threads of a block, a vector of columns each, by the number of columns; tokens of a block at most;
+ * bytes of shared memory for weights of so many vectors, with a number for each column; rows for every SM that it has
+ * at most, and with a ring that is written. On an H200, rows of 2560 columns: 6.1 us instead of the 8.4 of
+ * short_conv_fwd for 256 rows, 9.3 instead of 9.9 for 512, but 16.7 instead of 13.0 for 1024. */
+#define CONV_FEW_THREADS 320
+#define CONV_MANY_THREADS 896
+#define CONV_ROW_TOKENS(threads) ((threads) > CONV_FEW_THREADS ? 1 : 2)
+#define CONV_ROW_BYTES(vectors, w) (((vectors) * ((w).is_bf16 ? 1 : 2) + 7) / 8 * 128)
+#define CONV_ROW_ROWS 4
 #define CONV_ROW_RING_ROWS 8
 
 /* short_conv_fwd_any: threads of a block, which has a row. */

@@ -1,42 +1,109 @@
 /* SPDX-License-Identifier: MIT
- * short_conv_fwd_row.cu - the short convolution of few rows: a block for each, which norms the rows that taps reach.
+ * short_conv_fwd_row.cu - the short convolution of few rows: a block for one or two of a stream, which norms the rows
+ * that taps reach.
  *   computes  as tegula/engram.h says, sums in the order of common/short_conv.h
- *   launch    grid num_tokens * num_streams (block b: stream b % num_streams), block BLOCK_THREADS, dynamic shared
- *             memory of the rows that taps reach, of residual and of the stream's weights
+ *   launch    grid ceil(num_tokens / block_tokens) * num_streams (block b: stream b % num_streams), block of a thread
+ *             per vector, at most BLOCK_THREADS, dynamic shared memory of the stream's weights and of
+ *             the tokens' rows of x and residual
  *   moves     2 bytes per element of residual and out, and of x or the ring for each tap
- *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; BLOCK_THREADS of a block, CONV_ROW_VECTORS vectors of columns each;
- *             ROUND_EACH 0, 1
+ *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; BLOCK_THREADS; ROUND_EACH 0, 1
  *
- * What counts is how often memory is waited for, and that all rows are there at once. Weights, the token's own row and
- * its residual are under way before its request is known, then the other rows. All go to shared memory, in vectors that
- * no other thread reads: so registers are few, and 4 blocks fit on an SM. The ring is written as in
- * short_conv_fwd.cu. */
+ * What counts is how often memory is waited for, that all rows are there at once, and how many instructions there are:
+ * at decode an SM has 4 rows, and all of it takes a few thousand cycles. Weights, the tokens' own rows and residuals are
+ * under way before their requests are known, then the other rows, in registers. A warp finds the request of a token,
+ * and says where its rows are. The ring is written as in short_conv_fwd.cu. */
 #include "engram/short_conv_fwd.h"
 #define MAX_NGRAM 0
 #define ID_BYTES 4
 #define PAST PAST_RING
 #define PAST_BYTES 4
 #include "engram/common/requests.cuh"
+#include "engram/common/row_sum.cuh"
 #include "engram/common/short_conv.cuh"
 
 static_assert(KERNEL_SIZE >= 1 && KERNEL_SIZE <= CONV_WALK_TAPS, "KERNEL_SIZE is 1..CONV_WALK_TAPS");
-static_assert(BLOCK_THREADS == CONV_FEW_THREADS || BLOCK_THREADS == CONV_SOME_THREADS ||
-              BLOCK_THREADS == CONV_MANY_THREADS, "BLOCK_THREADS is one of three");
+static_assert(BLOCK_THREADS == CONV_FEW_THREADS || BLOCK_THREADS == CONV_MANY_THREADS, "BLOCK_THREADS is one of two");
 static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
 
-enum { LAST = KERNEL_SIZE - 1, VECTORS = CONV_ROW_VECTORS, GROUPS = VECTORS * BLOCK_THREADS / 32 };
-static_assert(VECTORS == 2, "a warp adds two groups at once");
+enum {
+    LAST = KERNEL_SIZE - 1, TOKENS = CONV_ROW_TOKENS(BLOCK_THREADS), GROUPS = BLOCK_THREADS / 32,
+    ENTRIES = TOKENS > 1 ? 5 : 2        /* of cu_seqlens that a lane has at a time: 128 requests have 129 */
+};
+
+/* ---- the request of a token, by a warp ---- */
+
+struct found { tgl_request r; i64 end; bool is_one; };
+
+/* Lines of 128 bytes with what is known of the first requests, on their way to L2 while cu_seqlens is read. */
+DEV void prefetch_facts(const void *integers, i64 count, i32 bytes)
+{
+    const i64 at = (i64)(threadIdx.x % 32) * 128;
+    if (integers && at < count * bytes) prefetch_l2((const u8 *)integers + at);
+}
+
+/* The first entry of cu_seqlens that is past t ends the request; the largest one before it is where it begins, whatever
+ * order they are in. All lanes return the same. */
+DEV found find_request(const tgl_windows &w, i64 t)
+{
+    found made = { { { 0, 0 }, -1, 0, 0 }, w.num_tokens, true };
+    if (w.cu_seqlens) {
+        const u32 lane = threadIdx.x % 32, none = ENTRIES * 32;
+        u32 end = none;
+        i32 begin = 0;
+        i64 base = 0;
+#pragma unroll 1
+        for (; base <= w.num_requests && end == none; base += none) {
+            loaded entries[ENTRIES];
+#pragma unroll
+            for (int e = 0; e < ENTRIES; e++)
+                entries[e] = load_integer_if(w.cu_seqlens, base + e * 32 + lane, w.cu_bytes,
+                                             base + e * 32 + lane <= w.num_requests);
+            if (base == 0) {
+                prefetch_facts(w.start_pos, w.num_requests, w.start_bytes);
+                prefetch_facts(w.past == PAST_RING ? w.slots : nullptr, w.num_requests, w.slot_bytes);
+            }
+            i32 bound[ENTRIES];
+#pragma unroll
+            for (int e = ENTRIES - 1; e >= 0; e--) {
+                bound[e] = (i32)tgl_boundary_of(&w, value_of(entries[e], w.cu_bytes));
+                if (base + e * 32 + lane <= w.num_requests && bound[e] > t) end = e * 32 + lane;
+            }
+            end = warp_min_u32(end);
+#pragma unroll
+            for (int e = 0; e < ENTRIES; e++)               /* 0 past the last one */
+                if (e * 32 + lane < end) begin = max(begin, bound[e]);
+        }
+        made.r.place.number = base - none + end - 1;
+        made.r.place.begin = warp_max_s32(begin);
+        made.is_one = end < none && made.r.place.number >= 0;
+        if (made.is_one) made.end = tgl_end_of(&w, &made.r.place);
+    }
+    if (made.is_one) made.r = tgl_request_at(&w, made.r.place);
+    return made;
+}
+
+/* ---- what is done ---- */
+
+/* A token: where the rows of its taps are, nullptr: nothing; out, entry: where results go, nullptr: nowhere. */
+struct work {
+    const u16 *tap[CONV_WALK_TAPS];
+    u16 *out, *entry;
+    i64 token;
+    u32 from_x;                         /* a bit for each tap that is a row of x */
+    bool is_alive;
+};
+/* Tokens of a block besides: `count` from its own on, 0: another block has it; then the last `stored` of the chunk, for
+ * the ring alone. */
+struct more { tgl_request r; i64 token, end; u32 count, stored; bool is_request, writes; };
 
 struct row {
     const short_conv_args &a;
-    i64 h;
-    u32 memory, vectors;
-    int residual, norm, conv;   /* where they are in shared memory, behind the taps: a vector has 16 bytes of each */
-    float *groups;              /* of this token and of the one before */
+    u32 h, column;                      /* stream; the thread's first column */
+    u32 norm, conv, own;                /* in shared memory: the stream's weights; the thread's columns of own rows */
+    bool has_columns;
+    float *groups;
 };
 
-DEV u32 vector_of(int i) { return threadIdx.x + i * BLOCK_THREADS; }
-DEV u32 shared_at(const row &k, int what, u32 vector) { return k.memory + (what * k.vectors + vector) * 16; }
 DEV bool is_masked(const short_conv_args &a, i64 t)
 {
     return a.requests.image_token_mask && a.requests.image_token_mask[t];
@@ -47,219 +114,239 @@ DEV u16 *ring_row(const row &k, const tgl_request &r, i64 entry)
     return k.a.ring + conv_ring_row(&k.a, r.slot, entry, k.h);
 }
 
-/* Begins to load the thread's vectors of a row. */
-DEV void load(const row &k, int what, const void *from)
+/* By a warp; lane j looks for tap j. Without out, only the token's own row counts. */
+DEV void describe(const row &k, const tgl_request &r, bool is_request, i64 t, bool has_out, bool writes, work &to)
 {
-#pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-        const u32 v = vector_of(i);
-        if (v < k.vectors) copy_async_16(shared_at(k, what, v), (const u8 *)from + v * 16);
+    const short_conv_args &a = k.a;
+    const int lane = threadIdx.x % 32;
+    const bool is_alive = is_request && !is_masked(a, t);
+    const i64 from = t - (i64)(LAST - lane) * a.dilation, before = r.place.begin - from;
+    const u16 *tap = nullptr;
+    bool is_of_x = lane == LAST && is_alive;
+    if (lane < LAST && is_alive && has_out && before <= r.reach) {
+        is_of_x = before <= 0 && !is_masked(a, from);
+        if (is_of_x) tap = x_row(k, from);
+        else if (before > 0) tap = ring_row(k, r, r.start - before + (r.start < before ? a.requests.ring_size : 0));
+    }
+    const u32 from_x = __ballot_sync(FULL, is_of_x);
+    if (lane < LAST) to.tap[lane] = tap;
+    if (lane == LAST) {
+        to.out = has_out ? a.out.data + t * a.out.token + k.h * a.out.stream : nullptr;
+        to.entry = writes ? ring_row(k, r, tgl_ring_entry(&a.requests, r.start + (t - r.place.begin))) : nullptr;
+        to.token = t;
+        to.from_x = from_x;
+        to.is_alive = is_alive;
     }
 }
-DEV void load_own(const row &k, i64 t)
+
+/* What there is to do for token t, by a warp. */
+DEV void find_work(const row &k, i64 t, work &to, more &besides)
 {
-    const gate_in &residual = k.a.residual;
-    load(k, LAST, x_row(k, t));
-    if (residual.data) load(k, k.residual, residual.data + t * residual.token + k.h * residual.stream);
+    const tgl_windows &w = k.a.requests;
+    const found of = find_request(w, t);
+    const i64 q = of.end - of.r.place.begin, depth = t - of.r.place.begin;
+    const bool writes = of.is_one && of.r.slot >= 0 && w.writes_ring, is_apart = tgl_writes_apart(&w, q);
+    const i64 together = writes && !is_apart ? min(q, (i64)w.max_ngram - 1) : 0;
+    more made = { of.r, t, of.end, 1, 0, of.is_one, writes && is_apart };
+    if (writes && !is_apart && depth == 0) made.stored = (u32)min(q, (i64)w.ring_size);
+    if (depth == 0 && together > 0) made.count = (u32)together;
+    if (depth > 0 && depth < together) made.count = 0;
+    describe(k, of.r, of.is_one, t, true, writes && is_apart, to);
+    if (threadIdx.x % 32 == 0) besides = made;
 }
-/* Weights of a vector, `pieces` of 16 bytes that follow each other in memory. */
-DEV void load_pieces(const row &k, int what, const conv_weights &w, i64 first, int pieces)
+
+/* ---- weights: 16 bytes of memory after the other, placed so that lanes read 16 bytes of their vectors without
+ * conflicts of banks ---- */
+
+DEV u32 placed(u32 n) { return (n ^ (n >> 3 & 7)) * 16; }
+
+DEV void load_weights(u32 to, const conv_weights &w, i64 first, u32 count)
 {
-    const int count = w.is_bf16 ? pieces : 2 * pieces;
     const u8 *const from = (const u8 *)w.data + first * (w.is_bf16 ? 2 : 4);
 #pragma unroll 1
-    for (int n = 0; n < VECTORS * count; n++) {
-        const u32 v = vector_of(n / count), piece = n % count;
-        if (v < k.vectors) copy_async_16(shared_at(k, what + piece, v), from + ((i64)v * count + piece) * 16);
-    }
+    for (u32 n = threadIdx.x; n < count; n += blockDim.x) copy_async_16(to + placed(n), from + (u64)n * 16);
 }
-DEV void weights_of(const row &k, int what, const conv_weights &w, int piece, u32 v, float (&to)[CONV_VECTOR])
+
+/* Piece i of the `pieces` of 8 numbers that a thread has. */
+template <bool IS_BF16> DEV void weights_of(u32 at, u32 i, u32 pieces, float (&to)[CONV_VECTOR])
 {
-    if (w.is_bf16) {
-        const uint4 some = shared_load_u32x4(shared_at(k, what + piece, v));
+    const u32 n = threadIdx.x * pieces + i;
+    if (IS_BF16) {
+        const uint4 some = shared_load_u32x4(at + placed(n));
 #pragma unroll
-        for (int i = 0; i < CONV_VECTOR; i++) to[i] = column(some, i);
+        for (int c = 0; c < CONV_VECTOR; c++) to[c] = column(some, c);
     } else {
-        const float4 a = shared_load_f32x4(shared_at(k, what + 2 * piece, v));
-        const float4 b = shared_load_f32x4(shared_at(k, what + 2 * piece + 1, v));
+        const float4 a = shared_load_f32x4(at + placed(2 * n)), b = shared_load_f32x4(at + placed(2 * n + 1));
         to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
     }
 }
-DEV void norm_of(const row &k, u32 v, float (&norm)[CONV_VECTOR])
+
+/* ---- rows ---- */
+
+DEV uint4 load_columns(const row &k, const u16 *from)
 {
-    weights_of(k, k.norm, k.a.norm, 0, v, norm);
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) norm[i] = conv_norm_weight(&k.a.numbers, norm[i]);
+    return load_ahead_u32x4_if(from ? from + k.column : nullptr, from && k.has_columns);
 }
 
-/* rstd of those rows of taps that are of x, bits of `from_x`, to all threads; a barrier. Lane j has that of row j. */
-DEV float rstds_of(const row &k, u32 from_x, int parity)
+/* The thread's columns of token number n of the block, of x and of residual. */
+DEV u32 own_x(const row &k, int n) { return k.own + 2 * n * blockDim.x * 16; }
+DEV u32 own_residual(const row &k, int n) { return own_x(k, n) + blockDim.x * 16; }
+
+/* Begins to load them. */
+DEV void load_own(const row &k, i64 t, int n)
 {
-    const int lane = threadIdx.x % 32;
-    float *const groups = k.groups + parity * KERNEL_SIZE * GROUPS;
+    const gate_in &residual = k.a.residual;
+    if (!k.has_columns) return;
+    copy_async_16(own_x(k, n), x_row(k, t) + k.column);
+    if (residual.data)
+        copy_async_16(own_residual(k, n), residual.data + t * residual.token + k.h * residual.stream + k.column);
+}
+
+template <bool IS_BF16> DEV void add_taps(u32 weights, const uint4 (&tap)[KERNEL_SIZE], float (&z)[CONV_VECTOR])
+{
 #pragma unroll
-    for (int j = 0; j < KERNEL_SIZE; j++) {
-        if (!(from_x >> j & 1)) continue;
-        float s[VECTORS];
+    for (int n = 0; n < KERNEL_SIZE; n++) {                 /* weights are in the order of columns, then taps */
+        float some[CONV_VECTOR];
+        weights_of<IS_BF16>(weights, n, KERNEL_SIZE, some);
 #pragma unroll
-        for (int i = 0; i < VECTORS; i++) {
-            s[i] = 0;
-            if (vector_of(i) < k.vectors) s[i] = squares_of(shared_load_u32x4(shared_at(k, j, vector_of(i))));
+        for (int m = 0; m < CONV_VECTOR; m++) {
+            const int c = (n * CONV_VECTOR + m) / KERNEL_SIZE, j = (n * CONV_VECTOR + m) % KERNEL_SIZE;
+            z[c] = fmaf(some[m], column(tap[j], c), z[c]);
         }
-        float sum = add_halves(s[0], s[1], 16);
-#pragma unroll
-        for (int half = 8; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
-        if (lane % 16 == 0) groups[j * GROUPS + vector_of(lane / 16) / 32] = sum;
     }
-    __syncthreads();
-    float total = 0;
-    if (lane < KERNEL_SIZE && from_x >> lane & 1) {
-#pragma unroll 5
-        for (int i = 0; i < GROUPS; i++) total += groups[lane * GROUPS + i];
-    }
-    return conv_rstd(&k.a.numbers, total);
 }
 
-/* What a block does: `count` tokens from its own on, 0: another block has it. */
-struct task { tgl_request r; i64 end; i32 count; bool has_request, writes, writes_last; };
-
-DEV void store_ring(const row &k, const tgl_request &r, i64 number, u32 v, const uint4 &of) /* number: in the chunk */
-{
-    store_u32x4(ring_row(k, r, tgl_ring_entry(&k.a.requests, r.start + number)) + v * CONV_VECTOR, of);
-}
-
-DEV void run_row(const row &k, const task &of, i64 t, int parity)
+/* Of token `number` of the block, lane number * KERNEL_SIZE + j has the rstd of row j. */
+DEV void run_row(const row &k, const work &of, int number, float rstds, uint4 (&tap)[KERNEL_SIZE])
 {
     const short_conv_args &a = k.a;
-    const tgl_request &r = of.r;
-    const bool is_alive = of.has_request && !is_masked(a, t);   /* in all threads of the block */
-    u32 from_x = is_alive ? 1u << LAST : 0, from_ring = 0;
-#pragma unroll
-    for (int j = 0; j < LAST; j++) {
-        const i64 from = t - (i64)(LAST - j) * a.dilation, before = r.place.begin - from;
-        if (!is_alive || before > r.reach || (before <= 0 && is_masked(a, from))) continue;
-        const i64 entry = r.start - before + (r.start < before ? a.requests.ring_size : 0);
-        load(k, j, before <= 0 ? x_row(k, from) : ring_row(k, r, entry));
-        (before <= 0 ? from_x : from_ring) |= 1u << j;
+    float norm[CONV_VECTOR] = {};
+    if (k.has_columns) {
+        if (a.norm.is_bf16) weights_of<true>(k.norm, 0, 1, norm);
+        else weights_of<false>(k.norm, 0, 1, norm);
     }
-    copy_async_commit();
-    copy_async_wait<0>();
-    const float rstds = rstds_of(k, from_x, parity), own_rstd = __shfl_sync(FULL, rstds, LAST);
-    if (a.rstd && threadIdx.x == 0) a.rstd[t * a.num_streams + k.h] = is_alive ? tgl_one_nan(own_rstd) : 0;
-#pragma unroll 1
-    for (int i = 0; i < VECTORS; i++) {
-        const u32 v = vector_of(i), at = min(v, k.vectors - 1);
-        const i64 channel = k.h * a.hidden + at * CONV_VECTOR;
-        const uint4 none = make_uint4(0, 0, 0, 0);
-        uint4 tap[KERNEL_SIZE], out = none;
-        if (a.residual.data && v < k.vectors) out = shared_load_u32x4(shared_at(k, k.residual, v));
 #pragma unroll
-        for (int j = 0; j < KERNEL_SIZE; j++) {
-            const float rstd = __shfl_sync(FULL, rstds, j);
-            tap[j] = none;
-            if (v >= k.vectors || !((from_x | from_ring) >> j & 1)) continue;
-            tap[j] = shared_load_u32x4(shared_at(k, j, v));
-            if (!(from_x >> j & 1)) continue;
-            float norm[CONV_VECTOR];
-            norm_of(k, v, norm);
-            tap[j] = normed(tap[j], rstd, norm);
-        }
-        if (v >= k.vectors) continue;
-        if (is_alive) {
-            float z[CONV_VECTOR] = {};
-            if (a.bias.data) load_vector(a.bias, channel, z);
+    for (int i = 0; i < CONV_VECTOR; i++) norm[i] = conv_norm_weight(&a.numbers, norm[i]);
 #pragma unroll
-            for (int n = 0; n < KERNEL_SIZE; n++) {         /* weights are in the order of columns, then taps */
-                float some[CONV_VECTOR];
-                weights_of(k, k.conv, a.conv, n, v, some);
-#pragma unroll
-                for (int m = 0; m < CONV_VECTOR; m++) {
-                    const int c = (n * CONV_VECTOR + m) / KERNEL_SIZE, j = (n * CONV_VECTOR + m) % KERNEL_SIZE;
-                    z[c] = fmaf(some[m], column(tap[j], c), z[c]);
-                }
-            }
-            out = result_of(a.numbers, z, shared_load_u32x4(shared_at(k, LAST, v)), a.residual.data, out, ROUND_EACH);
-        }
-        store_u32x4(a.out.data + t * a.out.token + k.h * a.out.stream + v * CONV_VECTOR, out);
-        if (of.writes) store_ring(k, r, t - r.place.begin, v, tap[LAST]);
+    for (int j = 0; j < KERNEL_SIZE; j++) {
+        const float rstd = __shfl_sync(FULL, rstds, number * KERNEL_SIZE + j);
+        if (of.from_x >> j & 1) tap[j] = normed(tap[j], rstd, norm);
+        if (j == LAST && a.rstd && of.out && threadIdx.x == 0)
+            a.rstd[of.token * a.num_streams + k.h] = of.is_alive ? tgl_one_nan(rstd) : 0;
     }
+    if (!k.has_columns) return;
+    if (of.entry) store_u32x4(of.entry + k.column, tap[LAST]);
+    if (!of.out) return;
+    uint4 out = make_uint4(0, 0, 0, 0);
+    if (a.residual.data) out = shared_load_u32x4(own_residual(k, number));
+    if (of.is_alive) {
+        float z[CONV_VECTOR] = {};
+        if (a.bias.data) load_vector(a.bias, (i64)k.h * a.hidden + k.column, z);
+        if (a.conv.is_bf16) add_taps<true>(k.conv, tap, z);
+        else add_taps<false>(k.conv, tap, z);
+        out = result_of(a.numbers, z, shared_load_u32x4(own_x(k, number)), a.residual.data, out, ROUND_EACH);
+    }
+    store_u32x4(of.out + k.column, out);
 }
 
-/* Token t, one of the last of a chunk, into the ring. */
-DEV void store_last(const row &k, const tgl_request &r, i64 t, int parity)
+/* N tokens at once; a barrier before weights and sums are read. */
+template <int N> DEV void run_rows(const row &k, const work *works)
 {
-    const bool is_alive = !is_masked(k.a, t);
-    if (is_alive) load(k, LAST, x_row(k, t));
-    copy_async_commit();
-    copy_async_wait<0>();
-    const float rstd = __shfl_sync(FULL, rstds_of(k, is_alive ? 1u << LAST : 0, parity), LAST);
-#pragma unroll 1
-    for (int i = 0; i < VECTORS; i++) {
-        const u32 v = vector_of(i);
-        if (v >= k.vectors) continue;
-        float norm[CONV_VECTOR];
-        norm_of(k, v, norm);
-        const uint4 x = is_alive ? shared_load_u32x4(shared_at(k, LAST, v)) : make_uint4(0, 0, 0, 0);
-        store_ring(k, r, t - r.place.begin, v, is_alive ? normed(x, rstd, norm) : x);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    uint4 tap[N][KERNEL_SIZE];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int j = 0; j < LAST; j++) tap[n][j] = load_columns(k, works[n].tap[j]);
+    copy_async_wait<0>();                                   /* own rows and weights */
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        tap[n][LAST] = make_uint4(0, 0, 0, 0);
+        if (works[n].is_alive && k.has_columns) tap[n][LAST] = shared_load_u32x4(own_x(k, n));
     }
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int j = LAST; j >= 0; j--) {                   /* the own row is there first */
+            if (!(works[n].from_x >> j & 1)) continue;
+            const float sum = group_sum(squares_of(tap[n][j]));
+            if (lane == 0) k.groups[(n * KERNEL_SIZE + j) * GROUPS + warp] = sum;
+        }
+    __syncthreads();
+    const int n = lane / KERNEL_SIZE, j = lane % KERNEL_SIZE, warps = (int)blockDim.x / 32;
+    float total = 0;
+    if (n < N && works[n].from_x >> j & 1) {
+#pragma unroll 5
+        for (int i = 0; i < warps; i++) total += k.groups[lane * GROUPS + i];
+    }
+    const float rstds = conv_rstd(&k.a.numbers, total);     /* lane n * KERNEL_SIZE + j has that of row j of token n */
+#pragma unroll
+    for (int i = 0; i < N; i++) run_row(k, works[i], i, rstds, tap[i]);
 }
 
-DEV task task_of(const tgl_windows &w, const found_request &found, i64 t)
+/* A token and those that a block has besides, one after the other; if it is_plain, it is described and loaded. */
+DEV void run_others(const row &k, const more &of, bool is_plain, work *works)
 {
-    task made = { { { -1, 0 }, -1, 0, 0 }, 0, 1, false, false, false };
-    if (!is_in_request(w, found.r.place)) return made;
-    made.r = found.r, made.end = found.end, made.has_request = true;
-    const i64 q = found.end - found.r.place.begin;
-    if (found.r.slot < 0 || !w.writes_ring) return made;
-    made.writes = tgl_writes_apart(&w, q);
-    if (made.writes) return made;
-    const i64 together = min(q, (i64)w.max_ngram - 1), depth = t - found.r.place.begin;
-    made.writes_last = depth == 0;
-    if (depth == 0 && together > 0) made.count = (i32)together;
-    if (depth > 0 && depth < together) made.count = 0;
-    return made;
+#pragma unroll 1
+    for (u32 i = 0; i < of.count + of.stored; i++) {
+        row now = k;                                        /* nothing is computed ahead of the loop: registers are short */
+        now.h = kept_u32(k.h), now.column = kept_u32(k.column);
+        if (TOKENS == 1 ? of.count + of.stored != 1 : !is_plain) {
+            const bool has_out = i < of.count;
+            const i64 at = has_out ? of.token + i : of.end - (of.count + of.stored - i);
+            __syncthreads();                                /* all have done what was described before */
+            if (threadIdx.x < 32) describe(now, of.r, of.is_request, at, has_out, !has_out || of.writes, works[0]);
+            __syncthreads();
+            load_own(now, at, 0);
+            copy_async_commit();
+        }
+        run_rows<1>(now, works);
+    }
 }
 
 #if __CUDA_ARCH__ >= 900
-enum { BLOCKS = CONV_ROW_BLOCKS(BLOCK_THREADS) };
+enum { BLOCKS = BLOCK_THREADS > CONV_FEW_THREADS ? 1 : 2 };
 #else
-enum { BLOCKS = 1 };                                        /* sm_80 needs more registers, and has less shared memory */
+enum { BLOCKS = 1 };
 #endif
 
 extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) short_conv_fwd_row(
     const __grid_constant__ short_conv_args a)
 {
     SHARED_DYNAMIC(memory, 128);
-    SHARED(float[2 * KERNEL_SIZE * GROUPS], groups);
-    SHARED(task, shared_task);
-    typedef request_scratch<BLOCK_THREADS, true> scratch_of_block;
-    SHARED(scratch_of_block, scratch);
-    const i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x, t = block / a.num_streams;
-    const int norm = KERNEL_SIZE + (a.residual.data ? 1 : 0), conv = norm + (a.norm.is_bf16 ? 1 : 2);
-    const row k = { a, block - t * a.num_streams, shared_address(memory), (u32)a.hidden / CONV_VECTOR, KERNEL_SIZE,
-                    norm, conv, groups };
+    SHARED(float[TOKENS * KERNEL_SIZE * GROUPS], groups);
+    SHARED(work[TOKENS], works);
+    SHARED(more[TOKENS], besides);
+    const i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x, tile = block / a.num_streams;
+    const i64 first = tile * a.tile_tokens;
+    const u32 vectors = (u32)a.hidden / CONV_VECTOR, column = threadIdx.x * CONV_VECTOR;
+    const u32 norm = shared_address(memory), conv = norm + (u32)CONV_ROW_BYTES(vectors, a.norm);
+    const u32 own = conv + (u32)CONV_ROW_BYTES(KERNEL_SIZE * vectors, a.conv) + threadIdx.x * 16;
+    const row k = { a, (u32)(block - tile * a.num_streams), column, norm, conv, own, column < a.hidden, groups };
     pdl_wait();
-    if (t < a.num_tokens) {
-        load_own(k, t);
-        load_pieces(k, k.norm, a.norm, k.h * a.norm.stride, 1);
-        load_pieces(k, k.conv, a.conv, k.h * a.hidden * KERNEL_SIZE, KERNEL_SIZE);
-        const found_request found = find_request(a.requests, t, scratch);
-        if (threadIdx.x == 0) shared_task = task_of(a.requests, found, t);
+    if (first < a.num_tokens) {
+        const int count = TOKENS == 1 ? 1 : (int)min(a.tile_tokens, a.num_tokens - first);
+#pragma unroll 1
+        for (int n = 0; n < count; n++) load_own(k, first + n, n);
+        load_weights(k.norm, a.norm, k.h * a.norm.stride, vectors * (a.norm.is_bf16 ? 1 : 2));
+        load_weights(k.conv, a.conv, k.h * a.hidden * KERNEL_SIZE, vectors * KERNEL_SIZE * (a.conv.is_bf16 ? 1 : 2));
+        copy_async_commit();
+        /* token n by the warp n from the end: the last warps may have no weights to load */
+#pragma unroll 1
+        for (int n = (int)(blockDim.x - 1 - threadIdx.x) / 32; n < count; n += (int)blockDim.x / 32)
+            find_work(k, first + n, works[n], besides[n]);
         __syncthreads();
-        const task &of = shared_task;
-        int parity = 0;
+        bool is_plain = true;
+#pragma unroll
+        for (int n = 0; n < TOKENS; n++)
+            if (n < count && besides[n].count + besides[n].stored != 1) is_plain = false;
+        if (TOKENS > 1 && is_plain && count == TOKENS) {
+            run_rows<TOKENS>(k, works);
+        } else {
 #pragma unroll 1
-        for (i32 n = 0; n < of.count; n++, parity ^= 1) {
-            if (n > 0) load_own(k, t + n);
-            run_row(k, of, t + n, parity);
+            for (int n = 0; n < count; n++) run_others(k, besides[n], is_plain, works);
         }
-        if (of.writes_last) {
-#pragma unroll 1
-            for (i64 at = max(t, of.end - a.requests.ring_size); at < of.end; at++, parity ^= 1)
-                store_last(k, of.r, at, parity);
-        }
-        copy_async_commit();                                /* of a block that has nothing to do */
-        copy_async_wait<0>();
+        copy_async_wait<0>();                               /* of a block that has nothing to do */
     }
     pdl_trigger();
 }
