@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * demo.c - four tokens routed over two experts, to look at; then a MoE block of a model's size in FP8, stage
- * by stage, with times.
+ * by stage, with times; then streams of a residual (demo_streams.c).
  *
  * The block's matrix products are not Tegula's. In their place the two halves of an expert's row are its
  * gates and ups, and the activation is its result; cast_back brings both back to bf16. Each expert has a
@@ -12,10 +12,10 @@
 #include "core/dtype.h"
 #include "core/status.h"
 #include "cuda/driver.h"
+#include "demo.h"
 #include "numerics/bf16.h"
 #include "tegula/moe.h"
 #include "tegula/quant.h"
-#include "timer.h"
 
 enum {
     /* routing */
@@ -252,7 +252,31 @@ static tgl_status check_block(const block *b, const float *logits, const uint16_
     return status;
 }
 
-/* Times without caches; bytes that a stage has to move, as `tegula bench` counts them. */
+tgl_status demo_time(const backend *on, const demo_stage *stages, int count)
+{
+    timer *clock;
+    TGL_TRY(timer_open(on, &(timer_options){ .quick = true }, &clock));
+    tool_progress("timing");
+    tgl_status status = timer_start_profiler(clock);
+    static const char *const heads[] = { "        stage", "does", ">time", ">GB/s", ">of a copy" };
+    tool_table *table = tool_table_new(5, heads);
+    for (int s = 0; s < count && status == TGL_OK; s++) {
+        const double bytes = stages[s].bytes;
+        timer_stats cold, copy;
+        status = timer_cold(clock, stages[s].call, stages[s].context, (int64_t)bytes, &cold);
+        if (status == TGL_OK) status = timer_copy(clock, (int64_t)bytes, &copy);
+        if (status != TGL_OK) break;
+        tool_table_row(table, (const char *const[]){ stages[s].name, stages[s].does, tool_time(cold.median),
+                                                     tool_number(1e-3 * bytes / cold.median),
+                                                     tool_percent(copy.median / cold.median) });
+    }
+    tool_progress(NULL);
+    printf("\n");
+    tool_table_print(table);
+    timer_close(clock);
+    return status;
+}
+
 static tgl_status time_stages(block *b)
 {
     const double t = (double)b->num_tokens, h = (double)b->hidden, n = (double)num_positions(b);
@@ -260,7 +284,7 @@ static tgl_status time_stages(block *b)
     const double fp8 = 1 + 4.0 / CHANNELS, bf16 = 2;    /* bytes of a value and its share of a scale factor */
     double routing = 0;
     for (int i = LOGITS; i < WORKSPACE; i++) routing += (double)bytes_of(b, i);
-    const struct { const char *name, *does; double bytes; } stages[NUM_STAGES] = {
+    demo_stage stages[NUM_STAGES] = {
         [ROUTE] = { "        route", "logits -> experts, weights, positions", routing },
         [CAST] = { "        per_token_cast", "bf16 -> e4m3, a factor per 128", t * h * (bf16 + fp8) },
         [EXPAND] = { "        expand_to_fused_with_sf", "tokens -> their experts' rows", (t + n) * h * fp8 },
@@ -270,26 +294,12 @@ static tgl_status time_stages(block *b)
         [DOWN] = { "        cast_back", "in place of down: e4m3 -> bf16", n * h / 2 * (fp8 + bf16) },
         [REDUCE] = { "        reduce_fused", "rows -> weighted sums", (pairs + t) * h / 2 * bf16 },
     };
-    timer *clock;
-    TGL_TRY(timer_open(b->on, &(timer_options){ .quick = true }, &clock));
-    tool_progress("timing");
-    tgl_status status = timer_start_profiler(clock);
-    static const char *const heads[] = { "        stage", "does", ">time", ">GB/s", ">of a copy" };
-    tool_table *table = tool_table_new(5, heads);
-    for (int s = 0; s < NUM_STAGES && status == TGL_OK; s++) {
-        timer_stats cold, copy;
-        status = timer_cold(clock, run_stage, &(stage_call){ b, s }, (int64_t)stages[s].bytes, &cold);
-        if (status == TGL_OK) status = timer_copy(clock, (int64_t)stages[s].bytes, &copy);
-        if (status != TGL_OK) break;
-        tool_table_row(table, (const char *const[]){ stages[s].name, stages[s].does, tool_time(cold.median),
-                                                     tool_number(1e-3 * stages[s].bytes / cold.median),
-                                                     tool_percent(copy.median / cold.median) });
+    stage_call calls[NUM_STAGES];
+    for (int s = 0; s < NUM_STAGES; s++) {
+        calls[s] = (stage_call){ b, s };
+        stages[s].call = run_stage, stages[s].context = &calls[s];
     }
-    tool_progress(NULL);
-    printf("\n");
-    tool_table_print(table);
-    timer_close(clock);
-    return status;
+    return demo_time(b->on, stages, NUM_STAGES);
 }
 
 static tgl_status show_block(block *b, float *logits, uint16_t *x)
@@ -335,11 +345,14 @@ static tgl_status show_model(block *b)
 
 /* ---- the command ---- */
 
+static tgl_status show_streams(block *b) { return demo_streams(b->on); }
+
 static int run(int argc, char **argv)
 {
     static const struct { const char *title; tgl_status (*show)(block *b); } parts[] = {
         { "tgl_moe_route: 4 tokens over 2 experts, their rows padded to a multiple of 2", show_routing },
         { "a MoE block in FP8, as in DeepSeek-V4-Flash, without its matrix products", show_model },
+        { "a residual of four streams: Engram and manifold hyper-connections", show_streams },
     };
     const char *name = NULL;
     const tool_option options[] = {
@@ -355,7 +368,7 @@ static int run(int argc, char **argv)
     printf("%stegula %s%s on %s%s\n", tool_bold(), tgl_version(), tool_plain(),
            on.is_emulated ? "the emulated device: " : "", is_cuda ? device->name : tool_cpu_name());
     tgl_status status = TGL_OK;
-    for (int i = 0; i < 2 && status == TGL_OK; i++) {
+    for (int i = 0; i < 3 && status == TGL_OK; i++) {
         block b = { .on = &on };
         printf("\n%s  %d     %s%s\n\n", tool_bold(), i + 1, parts[i].title, tool_plain());
         status = parts[i].show(&b);

@@ -4,7 +4,7 @@
  *   tegula.c       main: picks the command
  *   options.c      options and words of a command line
  *   terminal.c     tables, colours, the progress line, numbers for people; facts.c: what machine this is
- *   info.c list.c check.c compile.c demo.c bench.c report.c   the commands
+ *   info.c list.c check.c compile.c demo.c bench.c report.c   the commands; demo_streams.c: a part of demo
  *   help.c         the manual page, completion in shells
  *   scrub_launch.c what check --scrub puts before every launch
  *   timer.c        times of a call: timer_cpu.c, timer_cuda.c; cupti.c: GPU time as NVIDIA's profiler sees it

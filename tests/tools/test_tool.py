@@ -405,9 +405,12 @@ def test_demo(tegula):
     routing = re.search(r"^token +logits.*?^token[ .\d|]+$", readme, re.M | re.S)[0]
     assert routing in textwrap.dedent(done.stdout.split("\n\n", 2)[2].split("\n\n  2 ")[0])
     for stage in ("route", "per_token_cast", "expand_to_fused_with_sf", "cast_back", "swiglu_forward_and_per_token_cast",
-                  "reduce_fused"):
+                  "reduce_fused", "mhc_expand_fwd", "engram_gate_fwd", "mhc_pre_fwd", "mhc_post_fwd"):
         assert re.search(rf"^ +{stage} .* [\d.]+ (us|ms|s) .* \d+ %$", done.stdout, re.M), stage
     assert "Every token agrees with a loop in double" in done.stdout
+    comb = [[float(w) for w in row.split()[:4]] for row in re.findall(r"((?: +0\.\d{3}){4})    sum", done.stdout)]
+    sums = [sum(row) for row in comb] + [sum(column) for column in zip(*comb)]
+    assert len(comb) == 4 and max(abs(s - 1) for s in sums) < 0.005
 
 
 # ---- the emulated device ----
