@@ -91,7 +91,15 @@ THUNK(mhc_norm_fn_bwd_weighted)
       .post_eps = (float)(a)->post_eps, .norm_scale = (float)(a)->norm_scale, .sinkhorn_repeat = (a)->repeat, \
       .norm = (a)->norm }
 
-CHECK(mhc_pre_fwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+/* In C a norm_scale of 0 is the default, 1. Here the default is written as such, and 0 can only be a mistake. */
+static bool can_pre(int64_t repeat, double norm_scale)
+{
+    if (!is_within("repeat", repeat, 1, INT32_MAX)) return false;
+    if (norm_scale == 0) PyErr_SetString(PyExc_ValueError, "norm_scale: is 0, want another number");
+    return norm_scale != 0;
+}
+
+CHECK(mhc_pre_fwd) { return can_pre(a->repeat, a->norm_scale); }
 WORKSPACE(mhc_pre_fwd) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
 THUNK(mhc_pre_fwd)
 {
@@ -102,7 +110,7 @@ THUNK(mhc_pre_fwd)
 }
 
 /* With two scales, and with one: rows have no output that may be missing. */
-CHECK(mhc_pre_fwd_gates) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+CHECK(mhc_pre_fwd_gates) { return can_pre(a->repeat, a->norm_scale); }
 WORKSPACE(mhc_pre_fwd_gates) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
 THUNK(mhc_pre_fwd_gates)
 {
@@ -111,7 +119,7 @@ THUNK(mhc_pre_fwd_gates)
                            a->post_mix, NULL, a->out, NULL, NULL, NULL, NULL, &params, a->workspace,
                            a->workspace_bytes, a->stream);
 }
-CHECK(mhc_pre_fwd_head) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+CHECK(mhc_pre_fwd_head) { return can_pre(a->repeat, a->norm_scale); }
 WORKSPACE(mhc_pre_fwd_head) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
 THUNK(mhc_pre_fwd_head)
 {

@@ -6,8 +6,6 @@ _STREAMS = "torch.randn(6, 4, 64).bfloat16()"
 _COLUMNS = "torch.randn(6, 64).bfloat16()"
 _PARTS = """
 out_mul_parts, sqrsum_parts = torch.randn(2, 6, 24), torch.rand(2, 6)"""
-_GATES = """
-scale, base = torch.ones(3), torch.zeros(24)"""
 _MIXES = """
 mixes, scale, base = torch.randn(6, 24), torch.ones(3), torch.zeros(24)"""
 _HEAD = """
@@ -24,9 +22,7 @@ EXAMPLES = {
     "mhc_post_bwd": f"grad_out = {_STREAMS}{_POST}",
     "mhc_norm_fn_fwd": f"residual, fn = {_STREAMS}, torch.randn(24, 256)",
     "mhc_norm_fn_finish_fwd": f"{_PARTS}\nnum_columns = 256",
-    "mhc_pre_fwd": f"residual, fn = {_STREAMS}, torch.randn(24, 256){_GATES}",
-    "mhc_pre_finish_fwd": f"residual = {_STREAMS}{_PARTS}{_GATES}",
-    "mhc_pre_split_mixes_fwd": f"{_MIXES}\nnum_streams = 4",
+    "mhc_norm_fn_parts_fwd": f"residual, fn = {_STREAMS}, torch.randn(24, 256)",
     "mhc_pre_split_mixes_bwd": _MIXES,
     "mhc_split_sinkhorn_fwd": f"{_MIXES}\nnum_streams = 4",
     "mhc_head_compute_mix_fwd": _HEAD,

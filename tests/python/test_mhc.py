@@ -298,3 +298,8 @@ def test_messages(device):
         mhc.mhc_sinkhorn_fwd(x[:, :, :1].contiguous())
     with pytest.raises(ValueError, match="num_streams: is 9, want"):
         mhc.mhc_expand_fwd(x[0].bfloat16(), 9)
+    residual = torch.randn(3, 2, 8, device=device).bfloat16()
+    for rows, scales in ((8, 3), (4, 2), (2, 1)):
+        args = (torch.randn(*shape, device=device) for shape in ((rows, 16), (scales,), (rows,)))
+        with pytest.raises(ValueError, match="norm_scale: is 0, want another number"):
+            mhc.mhc_pre_fwd(residual, *args, norm=True, norm_scale=0.0)

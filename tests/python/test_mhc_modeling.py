@@ -331,6 +331,20 @@ def test_norm_weight_changes_results_without_gradients(device):
         assert not torch.equal(mhc_pre(x, *parts, norm_weight=weight)[0], mhc_pre(x, *parts)[0])
 
 
+def test_head_of_any_tokens_is_one_op(device, monkeypatch):
+    """Without gradients, to the bits of the chain with them."""
+    from tegula.modeling.mhc import functional
+    for lead in ((), (3,), (2, 3), (0, 2)):
+        x, parts, weight, _ = block_parts(device, lead=lead)
+        args = parts[0][:4], parts[1][:1], parts[2][:4]
+        want = mhc_head(*leaves(x, *args), norm_weight=weight, pre_eps=1e-2, norm_eps=1e-3)
+        assert want.requires_grad and want.shape == (*lead, x.shape[-1])
+        with monkeypatch.context() as patch:
+            patch.delattr(functional, "mhc_pre_norm_fn")
+            made = mhc_head(x, *args, norm_weight=weight, pre_eps=1e-2, norm_eps=1e-3)
+        assert torch.equal(made, want) and made.shape == want.shape
+
+
 def test_no_tokens(device):
     x, parts, weight, matrix = block_parts(device, lead=(0, 3))
     ours = leaves(x, *parts, weight, matrix)
@@ -347,6 +361,8 @@ def test_head(has_weight, device):
     ours = leaves(x, fn, scale, base, weight)
     out = mhc_head(*ours[:4], norm_weight=ours[4])
     assert torch.equal(out, mhc_head(x, parts[0], scale.view(()), base, norm_weight=weight))
+    with torch.no_grad():
+        assert torch.equal(out, mhc_head(*ours[:4], norm_weight=ours[4]))
     doubles = [t if t is None else t.double().detach().requires_grad_() for t in ours]
     dx, dfn, dscale, dbase, dweight = doubles
     merged = dfn if dweight is None else dfn * dweight

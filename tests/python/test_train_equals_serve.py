@@ -71,9 +71,11 @@ def by_layers(x, site, form, carried, wide):
 
 
 def by_one_launch(x, site, form, carried, wide):
-    u, a, c, comb = mhc.mhc_pre_fwd(x, site.fn, site.scale, site.base, rms_eps=form.rms_eps, pre_eps=PRE_EPS,
-                                    sinkhorn_eps=SINKHORN_EPS, post_eps=form.post_eps, repeat=REPEAT)
-    return a, c, comb, mhc.mhc_pre_apply_mix_fwd(x, carried) if form.is_shifted else u
+    """Without comb from as many rows of fn as a model has that knows none."""
+    groups, rows = (3, N * (N + 2)) if form.has_comb else (2, 2 * N)
+    u, a, c, *comb = mhc.mhc_pre_fwd(x, site.fn[:rows], site.scale[:groups], site.base[:rows], rms_eps=form.rms_eps,
+                                     pre_eps=PRE_EPS, sinkhorn_eps=SINKHORN_EPS, post_eps=form.post_eps, repeat=REPEAT)
+    return a, c, comb[0] if comb else None, mhc.mhc_pre_apply_mix_fwd(x, carried) if form.is_shifted else u
 
 
 def run(model, form, embedding, way):

@@ -6,7 +6,7 @@ from torch import Tensor
 from .ops import (expand_to_mhc, mhc_head_compute_mix, mhc_pre_apply_mix, mhc_pre_norm_fn, mhc_pre_split_mixes,
                   sinkhorn_normalize)
 from .ops._shapes import wants_gradient
-from .ops.pre_big_fuse import pre
+from .ops.pre_big_fuse import head, pre
 
 
 def expand_from_embedding(x: Tensor, mhc_mult: int = 4) -> Tensor:
@@ -52,6 +52,8 @@ def mhc_head(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_
         torch.Size([6, 64])
     """
     fn = fn if fn.shape[0] == mhc_mult else fn[:mhc_mult]
+    if not wants_gradient(residual, fn, scale, base, norm_weight):
+        return head(residual, fn, norm_weight, scale, base, norm_eps, pre_eps)
     mixes = mhc_pre_norm_fn(residual, fn, norm_weight, norm_eps, n_splits=n_splits)
     mix = mhc_head_compute_mix(mixes, scale.reshape(1), base, pre_eps)
     return mhc_pre_apply_mix(residual, mix.unsqueeze(-1))

@@ -2,7 +2,7 @@
 import torch
 from torch import Tensor
 
-from ....mhc import mhc_pre_fwd
+from ...._tegula import mhc_pre_fwd, mhc_pre_fwd_head
 from ._shapes import flat, packed, unflat
 
 
@@ -13,6 +13,13 @@ def pre(residual, fn, norm_weight, scale, base, rms_eps, pre_eps, sinkhorn_eps, 
         flat(residual, 2), packed(fn), packed(scale), packed(base), packed(norm_weight), post_mult=post_mult,
         rms_eps=rms_eps, pre_eps=pre_eps, sinkhorn_eps=sinkhorn_eps, repeat=sinkhorn_repeat)
     return post_mix.view(*lead, n, 1), unflat(comb, (*lead, n, n)), unflat(layer_input, (*lead, h))
+
+
+def head(residual, fn, norm_weight, scale, base, rms_eps, pre_eps):
+    """The streams as one, by a gate of their own."""
+    made, _ = mhc_pre_fwd_head(flat(residual, 2), packed(fn), scale.reshape(1), packed(base), packed(norm_weight),
+                               rms_eps=rms_eps, pre_eps=pre_eps)
+    return unflat(made, (*residual.shape[:-2], residual.shape[-1]))
 
 
 @torch.no_grad()
