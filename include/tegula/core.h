@@ -123,7 +123,8 @@ TGL_API tgl_status tgl_set_compile_callback(tgl_compile_callback callback, void 
 /* ---- workspaces ----
  * Some ops need scratch memory on the device: as many bytes as their tgl_..._workspace_size() returns,
  * 256-byte aligned, all zero before the first use. Every op leaves it all zero, so one workspace serves
- * all ops, one call at a time. After a failed launch, initialise it again. */
+ * all ops, one call at a time: two at once give wrong results or never end. After a failed launch, initialise it
+ * again. */
 
 /* Enqueues the zeroing of a CUDA workspace. Since 0.1. */
 TGL_API tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_stream stream);

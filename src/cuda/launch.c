@@ -73,7 +73,7 @@ typedef struct {
     piece *pieces;
     int num_pieces, device;
     const char *architecture;                       /* "": for the device */
-    atomic_bool has_failed;
+    atomic_int first_failed;                        /* the lowest that is known; num_pieces: none */
 } building;
 
 static tgl_status build_image(const tgl_kernel *kernel, const char *architecture)
@@ -88,19 +88,21 @@ static void build_piece(void *context, int i)
 {
     building *b = context;
     piece *p = &b->pieces[i];
-    if (atomic_load(&b->has_failed)) return;
+    if (i > atomic_load(&b->first_failed)) return;
     tgl_jit_keep_report(&p->report);
     p->status = b->architecture[0] ? build_image(p->kernel, b->architecture) : tgl_kernels_build(p->kernel, b->device);
     tgl_jit_keep_report(NULL);
     if (p->status == TGL_OK) return;
     snprintf(p->message, sizeof p->message, "%s", tgl_last_error());
-    atomic_store(&b->has_failed, true);
+    for (int first = atomic_load(&b->first_failed); i < first;)
+        if (atomic_compare_exchange_weak(&b->first_failed, &first, i)) break;
 }
 
-/* Builds them at the same time: NVRTC takes 50 to 200 ms for one. Pieces begin in their order, so every one before the first
- * that fails has been built, and the failure does not depend on the threads. */
+/* Builds them at the same time: NVRTC takes 50 to 200 ms for one. Only pieces after one that failed are left out, so the
+ * failure does not depend on the threads. */
 static tgl_status build_pieces(building *b)
 {
+    atomic_init(&b->first_failed, b->num_pieces);
     tgl_parallel_each(b->num_pieces, build_piece, b);
     for (int i = 0; i < b->num_pieces; i++) tgl_jit_deliver(&b->pieces[i].report);
     for (int i = 0; i < b->num_pieces; i++)

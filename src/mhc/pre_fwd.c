@@ -209,12 +209,14 @@ static bool fits_split(const void *context, const tgl_target *target)
            target->max_smem_per_block >= PRE_SPLIT_BYTES(a->pieces, a->segments, a->num_rows, a->num_tokens);
 }
 
-/* Rows that a tensor copy can have, which may lie at any distance, but not at the same place. */
+/* A cluster at least has its SMs, and rows are such that a tensor copy can have: at any distance, but not at the same
+ * place. */
 static bool fits_stream(const void *context, const tgl_target *target)
 {
     const pre_fwd_args *a = &((const pre_problem *)context)->args;
     const rows_in *r = &a->residual;
-    return target->architecture >= 90 && target->architecture < 120 && has_vectors(context, target) && !a->is_normed &&
+    return target->architecture >= 90 && target->architecture < 120 && target->num_sms >= a->segments &&
+           has_vectors(context, target) && !a->is_normed &&
            r->stream > 0 && r->stream < (int64_t)1 << 38 && r->token >= 0 && r->token < (int64_t)1 << 38 &&
            (r->token > 0 || a->num_tokens == 1) && a->num_tokens < (int64_t)1 << 31 &&
            target->max_smem_per_block >= PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows);
@@ -262,7 +264,7 @@ static tgl_shape stream_shape(void *context, const tgl_target *target)
                                      .box = { 64, PRE_STREAM_STREAMS, PRE_STREAM_TILE, (uint32_t)a->pieces } };
     p->any = shape(context, target);
     p->otherwise = (tgl_other_launch){ VECTORS, &p->any };
-    const int64_t clusters = tgl_strided_grid(tgl_min(tiles, tgl_max(1, target->num_sms / a->segments)), INT32_MAX);
+    const int64_t clusters = tgl_strided_grid(tgl_min(tiles, target->num_sms / a->segments), INT32_MAX);
     return (tgl_shape){ { a->segments * clusters }, .block = PRE_STREAM_THREADS, .cluster = (int)a->segments,
                         .shared_bytes = PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows),
                         .is_cut = true, .copied = &p->copied, .otherwise = &p->otherwise, TGL_ARGS(p->stream) };

@@ -183,7 +183,10 @@ DEV void run_products(const pre_fwd_args &a, const place &p)
         square += __shfl_xor_sync(FULL, square, 1);
         square += __shfl_xor_sync(FULL, square, 2);
         const int b = k % 2;
-        if (GROUPS == 0 && lane == 0) mbar_arrive(bar(p, GATED + stage));
+        if (GROUPS == 0) {                      /* no one reads the stage again */
+            __syncwarp();
+            if (lane == 0) mbar_arrive(bar(p, GATED + stage));
+        }
         if (k >= 2) mbar_wait(bar(p, SENT + b), k / 2 - 1 & 1);
 #pragma unroll
         for (int m = 0; m < ROW_TILES; m++)     /* a lane has hi and lo of row lane / 4 for two tokens */
@@ -509,10 +512,12 @@ DEV void run(const pre_stream_args &a)
     if (warp < PRODUCTS) {
         registers_up<PRODUCT_REGISTERS>();
         run_products(a.args, p);
+        __syncwarp();
         cluster_wait();
     } else if (warp < PRODUCTS + APPLIERS) {
         registers_down<APPLY_REGISTERS>();
         run_appliers(a, p);
+        __syncwarp();
         cluster_wait();
     } else {
         registers_down<OTHER_REGISTERS>();

@@ -218,12 +218,17 @@ TEST(tuned_sizes_agree)
             }
 }
 
-/* A cluster takes many tiles in turn: every stage and every slot is used again and again. */
+/* A cluster takes many tiles in turn: every stage and every slot is used again and again. With fewer SMs than a cluster
+ * has, another kernel runs. */
 TEST(many_trips)
 {
     FOR_GPUS(b) {
         CHECK_OK(tgl_set_num_sms(b->device.device_id, 4));
-        check_random(b, 240, 1280, 3, false);
+        const int with_stream = check_random(b, 240, 1280, 3, false);
+        CHECK_OK(tgl_set_num_sms(b->device.device_id, 3));
+        const int without = check_random(b, 9, 1280, 3, false);
+        if (b->is_emulated && !getenv("EMU_ARCH")) CHECK_INT(without, with_stream - 1);
+        CHECK_OK(tgl_set_num_sms(b->device.device_id, 16));
         if (!b->is_emulated) check_random(b, 4096, 7168, 3, false), check_random(b, 1000, 4096, 1, false);
         CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
     }
