@@ -42,6 +42,13 @@ tgl_status __wrap_tgl_jit_image(const tgl_kernel *kernel, const char *architectu
     return TGL_OK;
 }
 
+/* Kernels of a plan one after the other, so that the notes have an order. */
+void __wrap_tgl_parallel_each(int n, void (*f)(void *context, int i), void *context);
+void __wrap_tgl_parallel_each(int n, void (*f)(void *context, int i), void *context)
+{
+    for (int i = 0; i < n; i++) f(context, i);
+}
+
 /* Fills `variants` with all that the case tables' kernel lists need on an architecture. */
 static void collect(const char *architecture)
 {
