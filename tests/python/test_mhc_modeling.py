@@ -490,16 +490,26 @@ def same_as_unfused(run, *tensors):
     return ours, grads
 
 
-def test_the_buffer_is_used_and_removed(device, monkeypatch):
-    """One mhc_post, and every backward adds to what it left."""
+def buffers_found(monkeypatch):
+    """A list that gets the address, or None, of what each backward finds: a buffer that is kept is not used."""
     from tegula.modeling.mhc.ops import norm_fn, pre_apply_mix
     found = []
     for module in (norm_fn, pre_apply_mix):
-        find = module.find
-        monkeypatch.setattr(module, "find", lambda x, edge, find=find: found.append(find(x, edge)) or found[-1])
+        def spy(x, edge, find=module.find):
+            buffer = find(x, edge)
+            found.append(None if buffer is None else buffer.data_ptr())
+            return buffer
+
+        monkeypatch.setattr(module, "find", spy)
+    return found
+
+
+def test_the_buffer_is_used_and_removed(device, monkeypatch):
+    """One mhc_post, and every backward adds to what it left."""
+    found = buffers_found(monkeypatch)
     x, parts, weight, matrix = block_parts(device)
     ours, _ = same_as_unfused(lambda *t: block(*t).float().square().sum(), x, *parts, weight, matrix)
-    assert len(found) == 2 and found[0] is not None and found[0].data_ptr() == found[1].data_ptr()
+    assert len(found) == 2 and found[0] is not None and found[0] == found[1]
     assert attribute(ours[0]) is None
 
 
@@ -533,7 +543,85 @@ def test_another_reader_of_the_residual(first, device):
 def counts(request, monkeypatch):
     """With and without knowing whether autograd still has a tensor: it may, for a hook, or torch may not say."""
     if request.param == "no_counts":
-        monkeypatch.setattr("tegula.modeling.mhc.ops._residual_grad._USES_OF_ONE", 0)
+        monkeypatch.setattr("tegula.modeling.mhc.ops._residual_grad._USES_OF_TWO", 0)
+
+
+def recorded(grad):
+    """A function of grad, whose graph holds it."""
+    with torch.enable_grad():
+        return grad * torch.ones((), dtype=grad.dtype, device=grad.device, requires_grad=True)
+
+
+@pytest.mark.parametrize("keeps", [lambda g: g, lambda g: g[0], lambda g: g.detach(), recorded],
+                         ids=["itself", "view", "detached", "recorded"])
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_a_hook_that_keeps_gradients(has_reader, keeps, counts, device):
+    """It holds what mhc_post returned, though autograd may no longer have it."""
+    x, parts, weight, matrix = block_parts(device)
+    kept = []
+
+    def run(x, *rest):
+        out = block(x, *rest)
+        hooked = out.grad_fn.register_hook(
+            lambda grads, _: kept.extend(keeps(g) for g in grads if g is not None and g.shape == x.shape))
+        assert hooked is not None
+        loss = out.float().square().sum()
+        return loss + (x.float() * 3).square().sum() if has_reader else loss
+
+    same_as_unfused(run, x, *parts, weight, matrix)
+    assert kept
+
+
+class PostOfTheCaller(torch.autograd.Function):
+    """mhc_post as others write it, from its two halves."""
+    changes = staticmethod(lambda grad: grad)
+
+    @staticmethod
+    def forward(ctx, *inputs):
+        ctx.save_for_backward(*inputs)
+        return mhc_post_fwd(*inputs)
+
+    @staticmethod
+    def backward(ctx, grad):
+        d_x, d_residual, *others = mhc_post_bwd(*ctx.saved_tensors, grad)
+        return d_x, PostOfTheCaller.changes(d_residual), *others
+
+
+@pytest.mark.parametrize("of_residual", [lambda x: x, lambda x: x.view(x.shape)], ids=["itself", "view"])
+@pytest.mark.parametrize("changes", [lambda grad: grad, lambda grad: grad * 2], ids=["returned", "changed"])
+@pytest.mark.parametrize("has_reader", [False, True])
+def test_mhc_post_bwd_in_a_function_of_the_caller(has_reader, changes, of_residual, counts, device, monkeypatch):
+    """What it leaves is used only if autograd has it, and is gone after the backward."""
+    monkeypatch.setattr(PostOfTheCaller, "changes", staticmethod(changes))
+    x, parts, weight, matrix = block_parts(device)
+
+    def run(x, fn, scale, base, weight, matrix):
+        layer_input, (post, comb) = mhc_pre(x, fn, scale, base, norm_weight=weight)
+        loss = PostOfTheCaller.apply(layer_input @ matrix, of_residual(x), post, comb).float().square().sum()
+        return loss + (x.float() * 3).square().sum() if has_reader else loss
+
+    ours, _ = same_as_unfused(run, x, *parts, weight, matrix)
+    assert attribute(ours[0]) is None
+
+
+def test_mhc_post_bwd_in_a_function_of_the_caller_leaves_a_buffer_that_is_used(device, monkeypatch):
+    found = buffers_found(monkeypatch)
+    x, parts, weight, _ = block_parts(device)
+    ours, = leaves(x)
+    layer_input, mixes = mhc_pre(ours, *parts, norm_weight=weight)
+    PostOfTheCaller.apply(layer_input, ours, *mixes).float().square().sum().backward()
+    assert len(found) == 2 and found[0] is not None and found[0] == found[1]
+
+
+def test_mhc_post_bwd_leaves_nothing_to_a_later_backward(device):
+    x, parts, _, _ = block_parts(device)
+    ours, = leaves(x)
+    ones, comb = torch.ones(*x.shape[:-2], 4, 1, device=device), torch.ones(*x.shape[:-2], 4, 4, device=device)
+    PostOfTheCaller.apply(x[..., 0, :], ours, ones, comb).sum().backward()
+    assert attribute(ours) is None
+    grad, = torch.autograd.grad(mhc_pre_norm_fn(ours, parts[0], None, 1e-6).sum(), ours)
+    want, = torch.autograd.grad(mhc_pre_norm_fn(ours, parts[0], None, 1e-6, fuse_grad_acc=False).sum(), ours)
+    assert torch.equal(grad, want)
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -33,9 +33,11 @@ def mhc_post_fwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_m
     return _post(x, residual, post_layer_mix, comb_res_mix, out)
 
 
-def _grads(inputs, d_o):
-    made = _bwd(flat(d_o, 2), *_flat(*inputs))
-    return made[1], tuple(grad.view(t.shape) for grad, t in zip(made, inputs))
+def _grads(inputs, d_o, is_left, edge=None):
+    x, residual, post_layer_mix, comb_res_mix = inputs
+    d_x, d_residual, d_post, d_comb = _bwd(flat(d_o, 2), *_flat(*inputs))
+    d_residual = leave(residual, d_residual, edge) if is_left else unflat(d_residual, residual.shape)
+    return unflat(d_x, x.shape), d_residual, d_post.view(post_layer_mix.shape), unflat(d_comb, comb_res_mix.shape)
 
 
 @torch.no_grad()
@@ -49,10 +51,7 @@ def mhc_post_bwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_m
         >>> d_x.shape, d_comb.shape
         (torch.Size([6, 64]), torch.Size([6, 4, 4]))
     """
-    d_residual, made = _grads((x, residual, post_layer_mix, comb_res_mix), d_o)
-    if fuse_grad_acc:
-        leave(residual, d_residual)
-    return made
+    return _grads((x, residual, post_layer_mix, comb_res_mix), d_o, fuse_grad_acc)
 
 
 class _Post(torch.autograd.Function):
@@ -64,11 +63,7 @@ class _Post(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, d_o):
-        inputs = ctx.saved_tensors
-        d_residual, made = _grads(inputs, d_o)
-        if ctx.needs_input_grad[1]:
-            leave(inputs[1], d_residual, ctx.next_functions[1])
-        return (*made, None)
+        return *_grads(ctx.saved_tensors, d_o, ctx.needs_input_grad[1], ctx.next_functions[1]), None
 
 
 def mhc_post(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Tensor,
