@@ -263,7 +263,7 @@ def test_multilayer_recompute_as_an_operator(device):
     assert args[5][0]._version > version
     with pytest.raises(ValueError, match=r"layer_input: dtype is f32, want bf16"):
         mhc_multilayer_recompute(*args[:5], [t.float() for t in args[5]], args[6])
-    with pytest.raises(ValueError, match=r"comb_mix: shape is \[1, 3, 4\], want \[3, 2, 2\]"):
+    with pytest.raises(ValueError, match=r"comb_mix_list: shape is \[3, 4\], want \[3, 2, 2\], as residual"):
         mhc_multilayer_recompute(*args[:4], [comb.flatten(1)], *args[5:])
 
 
@@ -736,6 +736,31 @@ def test_main_grad(which, is_packed, device):
     assert grad is not None
 
 
+@pytest.mark.parametrize("rows", [4, 24])
+def test_main_grad_of_the_head(rows, device):
+    """Its rows, if fn has more than the head uses."""
+    x, parts, weight, _ = block_parts(device)
+    fn, gain = leaves(parts[0][:rows], weight)
+    args = parts[1][:1], parts[2][:4]
+    up = torch.randn_like(x[..., 0, :])
+    wanted = torch.autograd.grad(mhc_head(x, fn, *args, norm_weight=gain), (fn, gain), up)
+    fn.main_grad, gain.main_grad = torch.ones_like(fn), torch.ones_like(gain)
+    made = torch.autograd.grad(mhc_head(x, fn, *args, norm_weight=gain), (fn, gain), up, allow_unused=True)
+    assert made[1] is None and torch.equal(gain.main_grad, wanted[1] + 1) and torch.equal(fn.main_grad, wanted[0] + 1)
+    assert made[0] is None or not made[0].any()
+
+
+@on_one_device
+def test_main_grad_is_not_seen_by_a_compiler(device):
+    """Autograd gets the gradients there."""
+    x, parts, weight, _ = block_parts(device)
+    fn, gain = leaves(parts[0], weight)
+    fn.main_grad, gain.main_grad = torch.zeros_like(fn), torch.zeros_like(gain)
+    call = torch.compile(lambda x, fn, gain: mhc_pre_norm_fn(x, fn, gain, 1e-6), fullgraph=True, backend="aot_eager")
+    made = torch.autograd.grad(call(x, fn, gain).sum(), (fn, gain))
+    assert all(grad.any() for grad in made) and not fn.main_grad.any() and not gain.main_grad.any()
+
+
 def strided(t):
     """Equal, with gaps between elements."""
     wide = torch.stack([t, t - 1], -1)[..., 0]
@@ -880,9 +905,53 @@ def test_out_over_an_argument_with_gradients():
         mhc_pre_apply_mix(residual, mix, out=residual[:, 0])
 
 
+def test_out_beside_an_argument_with_gradients():
+    """In one allocation; and of no tokens, where there is nothing to share."""
+    buffer, x = torch.randn(2, 3, 4, 8).bfloat16(), torch.randn(3, 8).bfloat16()
+    mix, comb = torch.rand(3, 4, requires_grad=True), torch.rand(3, 4, 4)
+    want = mhc_post(x, buffer[0].clone(), mix, comb)
+    assert torch.equal(mhc_post(x, buffer[0], mix, comb, out=buffer[1]), want)
+    want = mhc_pre_apply_mix(buffer[0].clone(), mix)
+    assert torch.equal(mhc_pre_apply_mix(buffer[0], mix, out=buffer[1, :, 0]), want)
+    for part in (buffer[0], buffer.flatten()[40:40 + 96].view(3, 4, 8)):       # the second: half of it
+        with pytest.raises(ValueError, match="out: shares memory with an argument that the gradients need"):
+            mhc_post(x, buffer[0], mix, comb, out=part)
+    none = buffer[:, :0]
+    made = mhc_post(x[:0], none[0], mix[:0], comb[:0], out=none[0])
+    assert made.shape == (0, 4, 8) and made.requires_grad
+    assert mhc_pre_apply_mix(none[0], mix[:0], out=none[0, :, 0]).shape == (0, 8)
+
+
+@pytest.mark.parametrize("is_grad_enabled", [True, False])
+def test_streams_and_mhc_mult(is_grad_enabled):
+    x, fn, scale, base = torch.randn(3, 2, 8).bfloat16(), torch.randn(8, 16), torch.ones(3), torch.zeros(8)
+    args = leaves(x, fn, scale, base)
+    with torch.set_grad_enabled(is_grad_enabled):
+        assert mhc_pre(*args, mhc_mult=2)[0].shape == mhc_head(x, fn, scale[:1], base[:2], mhc_mult=2).shape == (3, 8)
+        for call in (lambda: mhc_pre(*args), lambda: mhc_pre(*args, mhc_mult=1),
+                     lambda: mhc_head(x, args[1], scale[:1], base[:4]),
+                     lambda: mhc_head(x, args[1][:1], scale[:1], base[:1], mhc_mult=1)):
+            with pytest.raises(ValueError, match=r"mhc_mult: is [14], want 2, the streams of residual \[3, 2, 8\]"):
+                call()
+
+
 def test_leading_dimensions_differ():
     residual = torch.randn(2, 6, 4, 8).bfloat16()
     with pytest.raises(ValueError, match=r"mix: shape is \[6, 2, 4, 1\], want \[2, 6, 4, 1\], as residual \[2, 6, 4, 8\]"):
         mhc_pre_apply_mix(residual, torch.randn(6, 2, 4, 1))
     with pytest.raises(ValueError, match=r"x: shape is \[12, 8\], want \[2, 6, 8\], as residual \[2, 6, 4, 8\]"):
         mhc_post(torch.randn(12, 8).bfloat16(), residual, torch.randn(2, 6, 4), torch.randn(2, 6, 4, 4))
+
+
+@pytest.mark.parametrize("which, name", list(enumerate([
+    "pre_mix", "layer_output", "post_mix", "comb_mix", "layer_input", "residual"])))
+def test_leading_dimensions_of_multilayer_recompute(which, name):
+    """[6, 2] has as many tokens as [2, 6], in another order."""
+    lead = 2, 6
+    args = [[torch.rand(*lead, 4, 1)], [torch.randn(*lead, 8).bfloat16()], [torch.rand(*lead, 4)], [torch.rand(*lead, 4, 4)],
+            [torch.empty(*lead, 8).bfloat16()], [torch.empty(*lead, 4, 8).bfloat16()]]
+    residual = torch.randn(*lead, 4, 8).bfloat16()
+    mhc_multilayer_recompute(residual, *args)
+    args[which] = [args[which][0].view(6, 2, *args[which][0].shape[2:])]
+    with pytest.raises(ValueError, match=rf"{name}_list: shape is \[6, 2, .*\], want \[2, 6, .*\], as residual"):
+        mhc_multilayer_recompute(residual, *args)

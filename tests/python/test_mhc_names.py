@@ -2,6 +2,7 @@
 """TileKernels 2's forms of mHC, whose outputs the caller makes, and the kernel factories of TileKernels 1.0 that other
 projects import: each against the public op of tegula.modeling.mhc.ops or tegula.mhc."""
 import importlib
+from fractions import Fraction
 
 import numpy
 import pytest
@@ -171,14 +172,13 @@ def test_post(form, device):
 def partials(device, splits):
     """As a GEMM with `splits` ranges of columns makes them."""
     residual, fn = bf16(device, T, N, H), random(device, P, K) / 16
-    x, rows = residual.view(T, splits, K // splits).float(), fn.view(P, splits, K // splits)
-    return residual, fn, torch.einsum("tsk,psk->stp", x, rows), x.square().sum(-1).T.contiguous()
+    x, rows = residual.view(T, K).float().tensor_split(splits, 1), fn.tensor_split(splits, 1)
+    return residual, fn, torch.stack([a @ b.T for a, b in zip(x, rows)]), torch.stack([a.square().sum(1) for a in x])
 
 
 @pytest.mark.parametrize("splits", [1, 2, 3, 16])
 def test_partials(splits, form, device):
     """big_fuse equals reduce, split, Sinkhorn and apply to the bit; mixes are those of the whole."""
-    splits = splits if K % splits == 0 else 4
     residual, fn, mul, squares = partials(device, splits)
     out_mul, sqrsum, out = (torch.empty(*shape, device=device) for shape in ((T, 1, P), (T, 1), (T, P)))
     args = mul.unsqueeze(2), squares.unsqueeze(2), out_mul, sqrsum, out
@@ -257,6 +257,47 @@ def test_merge(form, device):
     torch.testing.assert_close(weight_grad, 1 + (grad.double() * fn.double()).sum(0).float(), rtol=1e-5, atol=1e-5)
 
 
+def test_the_bits_of_merge(form, device):
+    """Are those of the whole op, with a gain, from its product's gradient, which is that of an fn without a gain."""
+    bwd = v2.mhc_fn_normw_merge_bwd if form == "v2" else v1("norm_fn", "_mhc_fn_normw_merge_bwd")(P, K)
+    residual, fn, weight, grad = bf16(device, 64, N, H), random(device, P, K), random(device, K), random(device, 64, P)
+    _, out_mul, sqrsum = mhc.mhc_norm_fn_fwd(residual, fn, weight)
+    _, of_product = mhc.mhc_norm_fn_bwd(grad, residual, fn * weight, out_mul, sqrsum)
+    _, *wanted = mhc.mhc_norm_fn_bwd(grad, residual, fn, out_mul, sqrsum, weight)
+    made = torch.zeros_like(fn), torch.zeros_like(weight)
+    bwd(fn, weight, of_product, *made)
+    same(*zip(made, wanted))
+
+
+def fused(a, b, c):
+    """a * b + c, rounded once."""
+    exact = Fraction(a) * Fraction(b) + Fraction(c)
+    near = numpy.float32(float(exact))
+    around = [numpy.nextafter(near, numpy.float32(side)) for side in (-numpy.inf, numpy.inf)] + [near]
+    return min(around, key=lambda f: (abs(Fraction(float(f)) - exact), int(f.view(numpy.uint32)) & 1))
+
+
+def test_merge_rounds_once(device):
+    """Where a float64's rounding hits the middle of two float32, and where terms cancel."""
+    numbers = [(1 + 2**-23, 1 + 2**-23, 2**-60), (1 + 2**-12, 1 + 2**-12, 2**-70), (1 + 2**-12, 1 + 2**-12, -2**-70),
+               (2**-12 + 2**-24, 2**-12 * (1 + 2**-12), 1.0), (3.0, 1 / 3, -1.0), (2**-75, 2**-75, 0.0), (2**-75, 2**-74, 2**-149),
+               (-1 - 2**-12, 1 + 2**-12, 2**-70), (1.5, 2**-24, 1.0), (1.5, 2**-24, 1 + 2**-23), (1 + 2**-23, 2**-24, 1.0)]
+    numbers += random("cpu", 500, 3).tolist()
+    a, b, c = torch.tensor(numbers, device=device).T.contiguous()
+    ones = torch.ones_like(c)
+    made = torch.zeros(2, len(numbers), device=device), torch.zeros(len(numbers), device=device)
+    v2.mhc_fn_normw_merge_bwd(torch.stack([c, a]), ones, torch.stack([ones, b]), *made)
+    want = [fused(*(t[i].item() for t in (a, b, c))) for i in range(len(numbers))]
+    same((made[1], torch.tensor(numpy.array(want), device=device)))
+
+
+def test_merge_of_infinities(device):
+    fn, grad = torch.tensor([[float("inf"), 1.0], [1.0, -float("inf")]], device=device), torch.ones(2, 2, device=device)
+    made = torch.zeros_like(fn), torch.zeros(2, device=device)
+    v2.mhc_fn_normw_merge_bwd(fn, torch.ones(2, device=device), grad, *made)
+    assert made[1].tolist() == [float("inf"), -float("inf")]
+
+
 @pytest.mark.parametrize("lead", [(), (2, 3), (5,), (0,)])
 @pytest.mark.parametrize("splits", [1, 3, 16])
 def test_references_of_v2(splits, lead, device):
@@ -280,6 +321,53 @@ def test_references_of_v2(splits, lead, device):
     torch.testing.assert_close(made[2].view(want.shape), want, rtol=1e-3, atol=1e-3)
 
 
+def call_of(name, device):
+    """A form that torch computes: the call, and its tensors by their names."""
+    def new(*shape):
+        return random(device, *shape)
+
+    if name == "merge_fwd":
+        return v2.mhc_fn_normw_merge_fwd, dict(fn=new(P, K), normw=new(K), out_fn=new(P, K)), {}
+    if name == "merge_bwd":
+        return v2.mhc_fn_normw_merge_bwd, dict(fn=new(P, K), normw=new(K), out_fn_grad=new(P, K), fn_grad=new(P, K),
+                                               normw_grad=new(K)), {}
+    if name == "reduce_fwd":
+        tensors = dict(out_mul_splitted=new(2, T, 3, P), sqrsum_splitted=new(2, T, 3).square(), out_mul=new(T, 3, P),
+                       sqrsum=new(T, 3), out=new(T, P))
+        return v2.mhc_reduce_partials_and_rmsnorm_fwd, tensors, dict(rms_group_size=64, rms_eps=1e-6, n_splits=2)
+    if name == "reduce_bwd":
+        tensors = dict(out_grad=new(T, P), out_mul=new(T, 3, P), sqrsum=new(T, 3).square(), out_mul_grad=new(T, 3, P),
+                       sqrsum_grad=new(T, 3))
+        return v2.mhc_reduce_partials_and_rmsnorm_bwd, tensors, dict(rms_group_size=64, rms_eps=1e-6)
+    tensors = dict(output_mix_grad=new(T, N), input_mix=new(T, N), mhc_scale=new(1), mhc_base=new(N), input_mix_grad=new(T, N),
+                   mhc_scale_grad_partial=new(5, 1), mhc_base_grad_partial=new(5, N))
+    return v2.mhc_head_compute_mix_bwd, tensors, dict(num_sms=5)
+
+
+@pytest.mark.parametrize("name, output", [
+    ("merge_fwd", "out_fn"), ("merge_bwd", "fn_grad"), ("merge_bwd", "normw_grad"), ("reduce_fwd", "out"),
+    ("reduce_fwd", "out_mul"), ("reduce_fwd", "sqrsum"), ("reduce_bwd", "out_mul_grad"), ("reduce_bwd", "sqrsum_grad"),
+    ("head_bwd", "mhc_scale_grad_partial"), ("head_bwd", "mhc_base_grad_partial")])
+def test_outputs_are_checked(name, output, device):
+    """What torch computes, too: it would change a wrong shape, round to any dtype and write over an input. Nothing is
+    written before."""
+    call, tensors, rest = call_of(name, device)
+    call(**tensors, **rest)
+    right = tensors[output]
+    shape = list(right.shape)
+    wrong = [right.double(), right.bfloat16(), torch.cat([right, right], -1), right[:-1], right.unsqueeze(0),
+             torch.stack([right, right], -1)[..., 0], right.new_empty(1).expand(shape)]
+    before = {key: t.clone() for key, t in tensors.items()}
+    for t in wrong:
+        with pytest.raises(ValueError, match=rf"{output}: "):
+            call(**{**tensors, output: t}, **rest)
+        for key in tensors.keys() - {output}:
+            assert torch.equal(tensors[key], before[key]), key
+    other = next(t for key, t in tensors.items() if key != output and t.numel() >= right.numel())
+    with pytest.raises(ValueError, match=rf"{output}: (shares memory|overlaps)|overlap"):
+        call(**{**tensors, output: other.flatten()[:right.numel()].view(shape)}, **rest)
+
+
 # ---- the projection in parts, of v1 ----
 
 def upstream_round(t):
@@ -295,6 +383,7 @@ def test_round_to_tf32(device):
     assert torch.equal(round_to_tf32(numbers).view(torch.int32), want)
     nan = torch.tensor([0x7fffffff, 0x7fc00000], dtype=torch.int32, device=device).view(torch.float32)
     assert round_to_tf32(nan).isnan().all()
+    assert not round_to_tf32(numbers.requires_grad_()).requires_grad
 
 
 @pytest.mark.parametrize("rounding", ["theirs", "ours"])
@@ -309,8 +398,9 @@ def test_forward_mul(rounding, device):
     assert not torch.equal(mhc.mhc_norm_fn_fwd(residual, upstream_round(fn))[1], want)      # rounded twice
 
 
+@pytest.mark.parametrize("P", [1, 24, 80])
 @pytest.mark.parametrize("groups", [1, 2])
-def test_backward_mul(groups, device):
+def test_backward_mul(groups, P, device):
     """x_grad is added to, fn_grad written; out_mul_grad and fn are rounded once."""
     size = K // groups
     x, fn, start = bf16(device, T, K), random(device, P, K) / 16, bf16(device, T, K)
@@ -324,14 +414,15 @@ def test_backward_mul(groups, device):
     assert ((x_grad.double() - want.view(T, K)).abs() <= 2**-8 * want.view(T, K).abs() + 1e-5).all()
     torch.testing.assert_close(fn_grad, torch.einsum("tgp,tgk->pgk", d, dx).reshape(P, K).float(), rtol=1e-5, atol=1e-5)
     out, sqrsum = torch.empty(T, groups, P, device=device), torch.empty(T, groups, device=device)
-    v1("norm_fn", "_mhc_pre_norm_fn_fwd_mul")(P, groups, size)(x, fn, out, sqrsum)
+    v1("norm_fn", "_mhc_pre_norm_fn_fwd_mul")(P, groups, size)(x, upstream_round(fn), out, sqrsum)
+    torch.testing.assert_close(out, torch.einsum("tgk,pgk->tgp", dx, rows).float(), rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(sqrsum, dx.square().sum(-1).float(), rtol=1e-6, atol=0)
 
 
-def test_what_must_not_be_there():
-    """DeepGEMM takes the two private names of partial sums only if this import fails."""
-    with pytest.raises(ImportError):
-        from tile_kernels.mhc.norm_fn_kernel import MHCGemmWithSqrsum  # noqa: F401
+@pytest.mark.parametrize("module, name", [("ops", "MHCGemmWithSqrsum"), ("ops.norm_fn", "MHCReducePartialsAndRmsnorm")])
+def test_what_must_not_be_there(module, name):
+    """DeepGEMM takes the factories of partial sums only if these imports fail."""
+    assert not hasattr(importlib.import_module(f"tile_kernels.modeling.mhc.{module}"), name)
 
 
 def test_dtypes_of_factories():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The projection in parts. MHCGemmWithSqrsum is not here: DeepGEMM takes the parts if it is missing."""
+"""The projection in parts. DeepGEMM takes them where modeling.mhc.ops has no MHCGemmWithSqrsum."""
 import math
 
 import torch
@@ -16,6 +16,7 @@ def _cut(t):
     return (t.view(torch.int32) & ~0x1fff).view(torch.float32)
 
 
+@torch.no_grad()
 def round_to_tf32(x):
     """float32 to the nearest TF32, ties away from zero; infinities and NaN stay."""
     rounded = ((x.view(torch.int32) + 0x1000) & ~0x1fff).view(torch.float32)
@@ -77,9 +78,10 @@ def _mhc_pre_norm_fn_bwd_mul(mhc_mult3, n_rms_group, rms_group_size, token_block
 
     tgl_mhc_norm_fn_bwd computes these two with out_mul_grad = grad_mixes * r and sqrsum_grad = -(sum of grad_mixes *
     out_mul) / 2 * r / sqrsum. With sqrsum = columns and eps = 0, r is 1; one more row, of zeros in fn, brings
-    sqrsum_grad in: its gradient is 1 and its product -2 * columns * sqrsum_grad."""
+    sqrsum_grad in: its gradient is 1 and its product -2 * columns * sqrsum_grad. Of a token with an infinite out_mul_grad
+    x_grad is NaN. The op has at most 80 rows: with one more torch computes it, in float32."""
     ignored(**tuning)
-    n, columns = _streams(mhc_mult3, rms_group_size), float(rms_group_size)
+    n = _streams(mhc_mult3, rms_group_size)
 
     @torch.no_grad()
     def call(out_mul_grad, sqrsum_grad, x, fn, x_grad, fn_grad):
@@ -87,13 +89,19 @@ def _mhc_pre_norm_fn_bwd_mul(mhc_mult3, n_rms_group, rms_group_size, token_block
         fn = _cut(fn).view(mhc_mult3, n_rms_group, rms_group_size)
         for g in range(n_rms_group):
             grad = _cut(out_mul_grad.view(num_tokens, n_rms_group, mhc_mult3)[:, g].contiguous())
+            of_squares = sqrsum_grad.view(num_tokens, n_rms_group)[:, g]
+            to_x, to_fn = x_grad.view(shape)[:, g], fn_grad.view(mhc_mult3, n_rms_group, rms_group_size)[:, g]
+            if mhc_mult3 == 80:
+                columns = x.view(shape)[:, g].flatten(1).float()
+                to_x.copy_((to_x.flatten(1) + grad @ fn[:, g] + 2 * columns * of_squares.unsqueeze(1)).view(to_x.shape))
+                to_fn.copy_(grad.T @ columns)
+                continue
             grad = torch.cat([grad, torch.ones_like(grad[:, :1])], 1)
             rows = torch.cat([fn[:, g], torch.zeros_like(fn[:1, g])])
             out_mul = torch.zeros_like(grad)
-            out_mul[:, -1] = -2 * columns * sqrsum_grad.view(num_tokens, n_rms_group)[:, g]
-            made = mhc.mhc_norm_fn_bwd(grad, x.view(shape)[:, g], rows, out_mul, torch.full_like(grad[:, 0], columns),
-                                       None, 0.0, x_grad.view(shape)[:, g])
-            fn_grad.view(mhc_mult3, n_rms_group, rms_group_size)[:, g] = made[:-1]
+            out_mul[:, -1] = -2.0 * rms_group_size * of_squares
+            squares = torch.full_like(grad[:, 0], float(rms_group_size))
+            to_fn.copy_(mhc.mhc_norm_fn_bwd(grad, x.view(shape)[:, g], rows, out_mul, squares, None, 0.0, to_x)[:-1])
 
     return call
 

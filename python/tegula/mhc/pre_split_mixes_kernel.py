@@ -2,6 +2,7 @@
 import torch
 
 from .. import mhc
+from ..v2.mhc._outputs import check_outputs
 from ..v2.mhc.head_compute_mix_kernel import in_row_0
 from ..v2.mhc.pre_split_mixes_kernel import mhc_pre_split_mixes_fwd
 from ._factory import ignored
@@ -24,6 +25,9 @@ def _mhc_pre_split_mixes_bwd(mhc_mult, mhc_post_mult_value, token_block_size=32,
     @torch.no_grad()
     def call(pre_grad, post_grad, comb_grad, input_mixes, post_layer_mix, mhc_scale, mhc_base, input_mixes_grad,
              mhc_scale_grad_partial, mhc_base_grad_partial):
+        check_outputs(pre_grad, post_grad, comb_grad, input_mixes, mhc_scale, mhc_base, input_mixes_grad,
+                      mhc_scale_grad_partial=(mhc_scale_grad_partial, (num_sms, 3)),
+                      mhc_base_grad_partial=(mhc_base_grad_partial, (num_sms, *mhc_base.shape)))
         _, scale, base = mhc.mhc_pre_split_mixes_bwd(
             input_mixes, mhc_scale, mhc_base, pre_grad, post_grad, comb_grad.reshape(-1, mhc_mult, mhc_mult),
             mhc_post_mult_value, out=(input_mixes_grad, None, None))

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from .ops import (expand_to_mhc, mhc_head_compute_mix, mhc_pre_apply_mix, mhc_pre_norm_fn, mhc_pre_split_mixes,
                   sinkhorn_normalize)
-from .ops._shapes import wants_gradient
+from .ops._shapes import is_traced, wants_gradient
 from .ops.pre_big_fuse import head, pre
 
 
@@ -17,6 +17,11 @@ def expand_from_embedding(x: Tensor, mhc_mult: int = 4) -> Tensor:
         torch.Size([6, 4, 64])
     """
     return expand_to_mhc(x, mhc_mult)
+
+
+def _check_streams(residual, mhc_mult):
+    if residual.shape[-2] != mhc_mult:
+        raise ValueError(f"mhc_mult: is {mhc_mult}, want {residual.shape[-2]}, the streams of residual {list(residual.shape)}")
 
 
 def mhc_pre(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_weight: Optional[Tensor] = None,
@@ -32,6 +37,7 @@ def mhc_pre(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_w
         >>> layer_input.shape, comb_mix.shape
         (torch.Size([6, 64]), torch.Size([6, 4, 4]))
     """
+    _check_streams(residual, mhc_mult)
     if not wants_gradient(residual, fn, scale, base, norm_weight):
         post_mix, comb_mix, layer_input = pre(residual, fn, norm_weight, scale, base, norm_eps, pre_eps, sinkhorn_eps,
                                               post_mult_value, sinkhorn_repeat)
@@ -51,7 +57,11 @@ def mhc_head(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_
         >>> mhc_head(residual, fn, torch.ones(1), torch.zeros(4)).shape
         torch.Size([6, 64])
     """
-    fn = fn if fn.shape[0] == mhc_mult else fn[:mhc_mult]
+    _check_streams(residual, mhc_mult)
+    if fn.shape[0] != mhc_mult:
+        fn, main_grad = fn[:mhc_mult], getattr(fn, "main_grad", None)
+        if main_grad is not None and not is_traced():
+            fn.main_grad = main_grad[:mhc_mult]         # an attribute that rows do not have
     if not wants_gradient(residual, fn, scale, base, norm_weight):
         return head(residual, fn, norm_weight, scale, base, norm_eps, pre_eps)
     mixes = mhc_pre_norm_fn(residual, fn, norm_weight, norm_eps, n_splits=n_splits)

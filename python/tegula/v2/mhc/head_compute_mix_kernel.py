@@ -3,6 +3,7 @@ import torch
 from torch import Tensor
 
 from ... import mhc
+from ._outputs import check_outputs
 
 
 def in_row_0(partial, total):
@@ -24,6 +25,9 @@ def mhc_head_compute_mix_bwd(output_mix_grad: Tensor, input_mix: Tensor, mhc_sca
                              num_sms: int, token_block_size: int = 0) -> None:
     """Writes input_mix_grad, and rows [num_sms, 1] and [num_sms, N], whose sums are the gradients of mhc_scale and
     mhc_base."""
+    check_outputs(output_mix_grad, input_mix, mhc_scale, mhc_base, input_mix_grad,
+                  mhc_scale_grad_partial=(mhc_scale_grad_partial, (num_sms, 1)),
+                  mhc_base_grad_partial=(mhc_base_grad_partial, (num_sms, *mhc_base.shape)))
     _, scale, base = mhc.mhc_head_compute_mix_bwd(input_mix, mhc_scale, mhc_base, output_mix_grad,
                                                   out=(input_mix_grad, None, None))
     in_row_0(mhc_scale_grad_partial, scale)

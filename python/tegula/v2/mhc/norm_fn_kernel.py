@@ -3,20 +3,39 @@ import torch
 from torch import Tensor
 
 from ... import mhc
+from ._outputs import check_outputs
 
 
 @torch.no_grad()
 def mhc_fn_normw_merge_fwd(fn: Tensor, normw: Tensor, out_fn: Tensor) -> None:
     """fn [P, K] * normw [K] to out_fn."""
+    check_outputs(fn, normw, out_fn=(out_fn, fn.shape))
     torch.mul(fn, normw, out=out_fn)
+
+
+def _add_to_float(x, total):
+    """float64 x + float32 total, rounded once, to float32. Rounded to float64 first, the sum may become the middle of two
+    float32, from which the second rounding would not know the way: so the first is to odd."""
+    total = total.double()
+    rounded = x + total
+    of_total = rounded - x
+    error = (x - (rounded - of_total)) + (total - of_total)             # exact; NaN of infinities
+    bits = rounded.view(torch.int64)
+    is_inexact_and_even = ((error > 0) | (error < 0)) & (bits & 1 == 0)
+    odd = torch.where((error > 0) == (rounded > 0), bits + 1, bits - 1)
+    return torch.where(is_inexact_and_even, odd, bits).view(torch.float64).float()
 
 
 @torch.no_grad()
 def mhc_fn_normw_merge_bwd(fn: Tensor, normw: Tensor, out_fn_grad: Tensor, fn_grad: Tensor,
                            normw_grad: Tensor) -> None:
-    """Adds to fn_grad and normw_grad."""
+    """Adds to fn_grad and normw_grad: to zeros, the bits of mhc_norm_fn_bwd, which sums by fma in the order of rows."""
+    check_outputs(fn, normw, out_fn_grad, fn_grad=(fn_grad, fn.shape), normw_grad=(normw_grad, normw.shape))
+    of_normw = torch.zeros_like(normw_grad)
+    for product in out_fn_grad.double() * fn.double():                  # exact
+        of_normw = _add_to_float(product, of_normw)
     fn_grad += out_fn_grad * normw
-    normw_grad += (out_fn_grad * fn).sum(0)
+    normw_grad += of_normw
 
 
 @torch.no_grad()
@@ -28,6 +47,8 @@ def mhc_reduce_partials_and_rmsnorm_fwd(out_mul_splitted: Tensor, sqrsum_splitte
     splits, num_tokens, groups, rows = out_mul_splitted.shape
     if splits != n_splits:
         raise ValueError(f"out_mul_splitted: shape is {list(out_mul_splitted.shape)}, want [{n_splits}, ...], as n_splits")
+    check_outputs(out_mul_splitted, sqrsum_splitted, out_mul=(out_mul, (num_tokens, groups, rows)),
+                  sqrsum=(sqrsum, (num_tokens, groups)), out=(out, (num_tokens, rows)))
     tokens = num_tokens * groups                        # a group of a token is a token of its own
     mixes, _, _ = mhc.mhc_norm_fn_finish_fwd(
         out_mul_splitted.view(splits, tokens, rows), sqrsum_splitted.view(splits, tokens), rms_group_size, rms_eps,
@@ -43,6 +64,8 @@ def mhc_reduce_partials_and_rmsnorm_fwd(out_mul_splitted: Tensor, sqrsum_splitte
 def mhc_reduce_partials_and_rmsnorm_bwd(out_grad: Tensor, out_mul: Tensor, sqrsum: Tensor, out_mul_grad: Tensor,
                                         sqrsum_grad: Tensor, rms_group_size: int, rms_eps: float) -> None:
     """The gradients of out_mul [T, G, P] and sqrsum [T, G] from that of out [T, P]."""
+    check_outputs(out_grad, out_mul, sqrsum, out_mul_grad=(out_mul_grad, out_mul.shape),
+                  sqrsum_grad=(sqrsum_grad, sqrsum.shape))
     ones = sqrsum.new_ones(1, sqrsum.numel(), 1)        # whose mixes are the forward's factor, to the bit
     r = mhc.mhc_norm_fn_finish_fwd(ones, sqrsum.view(1, -1), rms_group_size, rms_eps)[0].view(sqrsum.shape)
     out_grad = out_grad.unsqueeze(1)

@@ -58,9 +58,23 @@ def flat_mix(mix, residual):
     return flat(mix, 1).contiguous()
 
 
+def _span(t):
+    """Of addresses, from the first element to behind the last."""
+    last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride()))
+    return t.data_ptr(), t.data_ptr() + (last + 1) * t.element_size()
+
+
+def overlap(a, b):
+    """Whether their spans do. What one leaves out between its rows may be the other's: that counts as well."""
+    if a.numel() == 0 or b.numel() == 0:
+        return False
+    (first_a, end_a), (first_b, end_b) = _span(a), _span(b)
+    return first_a < end_b and first_b < end_a
+
+
 def check_out(out, *saved):
     """out is not what the backward reads."""
-    if out is not None and any(t.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() for t in saved):
+    if out is not None and any(overlap(out, t) for t in saved):
         raise ValueError("out: shares memory with an argument that the gradients need")
 
 

@@ -8,8 +8,9 @@ from torch import Tensor
 from ...._tegula import mhc_multilayer_recompute as _recompute
 from ._shapes import flat_out
 
-# Of one layer: how many of its last dimensions are not tokens.
-_LAST = 1, 1, 1, 2, 1, 2
+# Of one layer: the dimensions behind those of tokens.
+_LAST = {"pre_mix_list": "n", "layer_output_list": "h", "post_mix_list": "n", "comb_mix_list": "nn",
+         "layer_input_list": "h", "residual_list": "nh"}
 
 _library = torch.library.Library("tegula", "FRAGMENT")
 _library.define(
@@ -28,11 +29,15 @@ _library.impl("mhc_multilayer_recompute", lambda *args: None, "Meta")
 _library.impl("mhc_multilayer_recompute", torch.library.fallthrough_kernel, "Autograd")     # called without gradients
 
 
-def _flat(t, last, residual):
+def _flat(name, t, last, residual):
     """A view as [T, ...], as it has to be; of a mix [..., N, 1] or [..., N]."""
-    if last == 1 and t.ndim == residual.ndim:
+    if last == "n" and t.ndim == residual.ndim:
         t = t.squeeze(-1)
-    return flat_out(t, t.shape, last)
+    *lead, n, h = residual.shape
+    want = [*lead, *({"n": n, "h": h}[size] for size in last)]
+    if list(t.shape) != want:
+        raise ValueError(f"{name}: shape is {list(t.shape)}, want {want}, as residual {list(residual.shape)}")
+    return flat_out(t, t.shape, len(last))
 
 
 @torch.no_grad()
@@ -60,4 +65,5 @@ def mhc_multilayer_recompute(initial_residual: Tensor, pre_mix_list: Sequence[Te
     lists = pre_mix_list, layer_output_list, post_mix_list, comb_mix_list, layer_input_list, residual_list
     torch.ops.tegula.mhc_multilayer_recompute(
         flat_out(initial_residual, initial_residual.shape, 2),
-        *([_flat(t, last, initial_residual) for t in tensors] for last, tensors in zip(_LAST, lists)))
+        *([_flat(name, t, last, initial_residual) for t in tensors]
+          for (name, last), tensors in zip(_LAST.items(), lists)))

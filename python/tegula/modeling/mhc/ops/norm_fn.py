@@ -51,7 +51,8 @@ def mhc_pre_norm_fn(residual: Tensor, mhc_fn: Tensor, mhc_norm_weight: Optional[
                     fuse_grad_acc: bool = True, n_splits: int = 16) -> Tensor:
     """Mixes [..., P]: RMSNorm of the columns of all streams of residual [..., N, H], with gain mhc_norm_weight [N * H]
     or None, times the rows of mhc_fn [P, N * H], in TF32. Results do not depend on n_splits. If mhc_fn or
-    mhc_norm_weight, both given, has a tensor main_grad, its gradient is added there and autograd gets none.
+    mhc_norm_weight, both given, has a tensor main_grad, its gradient is added there and autograd gets none; compiled code
+    does not see it, and autograd gets the gradient.
 
     Example:
         >>> mhc_pre_norm_fn(torch.randn(2, 3, 4, 64).bfloat16(), torch.randn(24, 256), None, 1e-6).shape
