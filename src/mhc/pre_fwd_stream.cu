@@ -20,7 +20,7 @@
  *   warp 15       of tiles that this block owns: all outputs but `out`
  * An owner has one slot for sums, and tells all blocks when both warps have read it. Gates need no more than the stages
  * have: those of tile k + STAGES are made after all blocks have sent its sums, so have applied tile k.
- * On an H200 7 clusters of 16 fit; 4096 x 7168 takes 90 us, with mixes alone 77; 4096 x 4096 55 and 45 (70 when sums went to
+ * On an H200 7 clusters of 16 fit; 4096 x 7168 takes 88 us, with mixes alone 77; 4096 x 4096 55 and 49 (70 when sums went to
  * all blocks and each made all gates). Further tokens come at 3.9 TB/s, of 4.3 that a copy has. */
 #include "device/ptx.cuh"
 #include "mhc/common/projection.cuh"
