@@ -65,6 +65,7 @@ const case_op get_fused_mapping_cases = {
         "num_tokens=300 num_topk=8 num_experts=72 alignment=16 num_positions=bound offset=0,1,2,3 "
         "out_offset=1,2,3 dtype=i32 counts=1 host=1",
         "num_tokens=300 num_topk=33 num_experts=72 alignment=16 layout=gap routing=some_empty",
+        "num_tokens=1030 num_topk=8 num_experts=48 alignment=1 num_positions=less layout=gap dtype=i32",
         /* several tiles per block on the emulated device */
         "num_tokens=6000 num_topk=8 num_experts=256 alignment=128 counts=1 host=1",
         "num_tokens=3000 num_topk=8 num_experts=9 alignment=1 routing=one,garbage",

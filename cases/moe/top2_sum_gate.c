@@ -51,6 +51,7 @@ const case_op top2_sum_gate_cases = {
         "num_tokens=5 num_experts=264 num_topk=6 num_groups=33,66,88,132 num_topk_groups=4 "
         "scoring=sqrtsoftplus,identity",
         "num_tokens=5 num_experts=256 num_topk=6 num_groups=2,4,16,32 num_topk_groups=2",
+        "num_tokens=5 num_experts=384,896 num_topk=6 num_groups=8 num_topk_groups=3",   /* 3 and 7 lists */
         "num_tokens=3 num_experts=1000 num_topk=8 num_groups=8,125 num_topk_groups=3",
         "num_tokens=3 num_experts=2048 num_topk=8 num_groups=8,64 num_topk_groups=3",
         "num_tokens=2 num_experts=6144 num_topk=8 num_groups=96,6144 num_topk_groups=8 scoring=identity "

@@ -98,6 +98,8 @@ const case_op topk_sum_and_topk_group_idx_cases = {
         "num_tokens=5 num_groups=1,3,31,32,33,64,65 experts_per_group=5 num_topk_groups=1 "
         "values=normal,ties",
         "num_tokens=5 num_groups=32,64,100 experts_per_group=7 num_topk_groups=32 values=ties,few_finite",
+        /* sums that shared memory has no room for */
+        "num_tokens=1 num_groups=9000 experts_per_group=1 num_topk_sum=1 num_topk_groups=8",
         "num_tokens=5 num_groups=8,40 experts_per_group=6 num_topk_sum=2,3 num_topk_groups=8 dtype=i32",
         "num_tokens=5 num_groups=7 experts_per_group=1 num_topk_sum=1 num_topk_groups=0,1,7 "
         "values=ties,special",

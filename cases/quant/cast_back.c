@@ -76,7 +76,7 @@ const case_op cast_back_cases = {
         "x_sf=row,packed values=bits",              /* 4 rows a thread: one wave of 4 SMs */
         "num_rows=11,16 num_cols=1024 format=e2m1 dtype=f32 x_num_per_tokens=1,3 x_sf=row,packed "
         "values=bits",
-        "num_rows=17,32 num_cols=1024 x_num_per_tokens=3 x_num_per_channels=1,7 values=mixed",
+        "num_rows=17,32,131 num_cols=1024 x_num_per_tokens=3 x_num_per_channels=1,7 values=mixed",
         "num_rows=77,131 num_cols=7168 format=e4m3,e5m6 x_num_per_tokens=1,5 x_sf=packed values=bits",
         "num_rows=33 num_cols=64 format=e5m6 x_num_per_tokens=8 x_num_per_channels=16 x_sf=col "
         "values=mixed",

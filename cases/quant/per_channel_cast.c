@@ -122,6 +122,8 @@ const case_op per_channel_cast_cases = {
         "num_rows=2 num_cols=64008 num_tokens=3 map=none,random values=mixed",
         "num_rows=2 num_cols=12800 num_tokens=40 map=random dtype=e4m3 num_per_tokens=32,64,128 round=0,1 "
         "x_sf=packed values=mixed",
+        "num_rows=96 num_cols=12800 num_tokens=40 map=random dtype=e4m3 num_per_tokens=32 x_sf=packed "
+        "values=mixed",
         "num_rows=769 num_cols=2304 num_tokens=3000 map=random dtype=e4m3 x_num_per_channels=256,0 "
         "x_sf=col_gap values=bits",                                     /* staged, in bands */
         "num_rows=300 num_cols=40 num_tokens=200 map=none,random dtype=bf16,f32,e4m3 "
