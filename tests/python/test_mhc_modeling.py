@@ -331,6 +331,20 @@ def test_norm_weight_changes_results_without_gradients(device):
         assert not torch.equal(mhc_pre(x, *parts, norm_weight=weight)[0], mhc_pre(x, *parts)[0])
 
 
+def test_prepared_fn_gives_the_same_bits(device):
+    """Ties, NaN and what rounds to infinity among its numbers; bfloat16 is widened."""
+    from tegula.modeling.mhc import mhc_prepare_fn
+    x, (fn, *parts), weight, _ = block_parts(device)
+    fn.view(torch.int32)[0, :4] = torch.tensor([0x3f801000, 0x3f803000, 0x7f7fffff, 0x7fc00000], device=device)
+    for gain in weight, None:
+        ready = mhc_prepare_fn(fn.requires_grad_(), gain)
+        assert not ready.requires_grad and not (ready.view(torch.int32)[1:] & 0x1fff).any()
+        for a, b in zip(mhc_pre(x, ready, *parts)[1], mhc_pre(x, fn.detach(), *parts, norm_weight=gain)[1], strict=True):
+            assert torch.equal(a.view(torch.int32), b.view(torch.int32))
+        fn = fn.detach()
+    assert torch.equal(mhc_prepare_fn(fn[1:].bfloat16()), fn[1:].bfloat16().float())
+
+
 def test_head_of_any_tokens_is_one_op(device, monkeypatch):
     """Without gradients, to the bits of the chain with them."""
     from tegula.modeling.mhc import functional

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 from typing import Optional
 
+import torch
 from torch import Tensor
 
 from .ops import (expand_to_mhc, mhc_head_compute_mix, mhc_pre_apply_mix, mhc_pre_norm_fn, mhc_pre_split_mixes,
@@ -17,6 +18,23 @@ def expand_from_embedding(x: Tensor, mhc_mult: int = 4) -> Tensor:
         torch.Size([6, 4, 64])
     """
     return expand_to_mhc(x, mhc_mult)
+
+
+@torch.no_grad()
+def mhc_prepare_fn(fn: Tensor, norm_weight: Optional[Tensor] = None) -> Tensor:
+    """fn times the gain, rounded to TF32: what every projection makes of them, to be kept in their place when a model is
+    loaded. As fn, without a gain, it gives the same bits. It has no gradient.
+
+    Example:
+        >>> residual, fn, gain = torch.randn(6, 4, 64).bfloat16(), torch.randn(24, 256) / 16, torch.rand(256)
+        >>> ready = mhc_prepare_fn(fn, gain)
+        >>> want, _ = mhc_pre(residual, fn, torch.ones(3), torch.zeros(24), norm_weight=gain)
+        >>> torch.equal(mhc_pre(residual, ready, torch.ones(3), torch.zeros(24))[0], want)
+        True
+    """
+    from ...mhc.norm_fn_kernel import round_to_tf32         # which imports this package
+    merged = fn.float() if norm_weight is None else fn.float() * norm_weight.float()
+    return round_to_tf32(merged.contiguous())
 
 
 def _check_streams(residual, mhc_mult):
