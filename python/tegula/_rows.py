@@ -66,20 +66,21 @@ class Row:
     def _schema_params(self):
         marks = iter(_MARKS)
         for p in self.params:
-            kind = (f"Tensor({next(marks)}!)" if p.is_in_place else p.kind) + "?" * p.is_optional
-            yield f"{kind} {p.name}" + "".join(f'="{d}"' if isinstance(d, str) else f"={d}" for d in p.default)
+            kind = f"Tensor({next(marks)}!)" if p.is_in_place else p.kind
+            default = f"={p.default[0]}" if p.default else ""
+            if default and isinstance(p.default[0], str):
+                default = f'="{p.default[0]}"'
+            yield f"{kind}? {p.name}{default}" if p.is_optional else f"{kind} {p.name}{default}"
 
-    def schema(self):
-        """Torch's schema of the op."""
+    def schemas(self):
+        """Torch's schema of the op, and the same with out=: an overload that writes to tensors it is given and returns
+        nothing."""
+        params = ", ".join(self._schema_params())
         results = ", ".join(["Tensor"] * len(self.results))
         if len(self.results) != 1:
             results = f"({results})"
-        return f"{self.name}({', '.join(self._schema_params())}) -> {results}"
-
-    def out_schema(self):
-        """The same with out=: an overload that writes to tensors it is given and returns nothing."""
         outs = ", ".join(f"Tensor({mark}!) {name}" for mark, name in zip(_MARKS[8:], self.out_names))
-        return f"{self.name}.out({', '.join(self._schema_params())}, *, {outs}) -> ()"
+        return f"{self.name}({params}) -> {results}", f"{self.name}.out({params}, *, {outs}) -> ()"
 
     def bind(self, args, kwargs):
         """The operator's arguments by name, with defaults."""

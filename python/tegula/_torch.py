@@ -2,7 +2,6 @@
 """The torch half of the package: every row of the table becomes a torch operator with a fake implementation that
 Dynamo knows, and the C functions learn how to hand a call to torch. Imported right after torch; does not import
 torch._dynamo."""
-import functools
 
 import torch
 from torch._library.autograd import Info, make_autograd_impl
@@ -157,6 +156,18 @@ def _check_out(row, read):
     return check
 
 
+def _once(make):
+    """make() at the first call, what it gave later. functools.cache() takes 20 us, of which our import would have 200."""
+    made = []
+
+    def get():
+        if not made:
+            made.append(make())
+        return made[0]
+
+    return get
+
+
 def _define(library, row, raw, read, gradient):
     """Registers one row. Returns a function that makes its twin, and its autograd.Functions. These are made on first
     use: torch's objects for an operator take 0.2 ms per row, the classes 0.5 ms."""
@@ -166,11 +177,12 @@ def _define(library, row, raw, read, gradient):
     def impl(name, kernel, key, with_keyset=False):
         library.m.impl(name, key, kernel, with_keyset)
 
-    define(row.schema())
+    schema, out_schema = row.schemas()
+    define(schema)
     impl(row.name, _fake(row, read), "Meta")    # fake tensors use it; register_fake() costs 0.2 ms more
     impl(row.name, raw, "CompositeExplicitAutograd")    # every device: C refuses by name what it lacks
     if row.results:
-        define(row.out_schema())
+        define(out_schema)
         impl(row.name + ".out", _writer(raw, row.out_names), "CompositeExplicitAutograd")
         impl(row.name + ".out", _check_out(row, read), "Meta")
         impl(row.name + ".out", _refuse_gradient(row, lambda: packet().out, "out=", row.has_float_output), "Autograd",
@@ -179,10 +191,7 @@ def _define(library, row, raw, read, gradient):
     def packet():
         return getattr(getattr(torch.ops, library.ns), row.name)
 
-    @functools.cache
-    def twin():
-        return _twin(row, library.ns, packet().default, packet().out if row.results else None)
-
+    twin = _once(lambda: _twin(row, library.ns, packet().default, packet().out if row.results else None))
     if not row.results:
         impl(row.name, _refuse_gradient(row, lambda: packet().default, "a write in place", True), "Autograd",
              with_keyset=True)
@@ -192,11 +201,11 @@ def _define(library, row, raw, read, gradient):
         return twin, (None, None)
     # As torch.library.register_autograd() does it, plus our Functions.
     names = [p.name for p in row.params]
-    kernel = functools.cache(lambda: make_autograd_impl(packet().default, Info(*gradient.for_torch(names)[::-1])))
+    kernel = _once(lambda: make_autograd_impl(packet().default, Info(*gradient.for_torch(names)[::-1])))
     impl(row.name, lambda *args, **kwargs: kernel()(*args, **kwargs), "Autograd", with_keyset=True)
     if gradient.vmap:
         torch.library.register_vmap(f"{library.ns}::{row.name}", gradient.vmap, lib=library)
-    functions = functools.cache(lambda: gradient.functions(names, raw, packet().default))
+    functions = _once(lambda: gradient.functions(names, raw, packet().default))
     return twin, (lambda *args: functions()[0](*args), lambda *args: functions()[1](*args))
 
 

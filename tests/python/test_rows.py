@@ -402,19 +402,19 @@ def parsed(text, face=None):
 def test_parser():
     row = parsed("f(x[T, H], y[T]!, w[H]?, n: int = -1, s: {a|b}? = None) -> p: x[H / 2 * 4, n], q: f32[T; 2]")
     assert [p.name for p in row.params] == ["x", "y", "w", "n", "s"] and row.first == "x"
-    assert row.schema() == "f(Tensor x, Tensor(a!) y, Tensor? w=None, int n=-1, str? s=None) -> (Tensor, Tensor)"
+    assert row.schemas()[0] == "f(Tensor x, Tensor(a!) y, Tensor? w=None, int n=-1, str? s=None) -> (Tensor, Tensor)"
     made = row.describe_outputs({"x": torch.empty(3, 5), "w": None, "n": 9, "s": "a", "y": torch.empty(3)})
     assert [(size, strides) for _, size, strides in made] == [((12, 9), None), ((3,), (2,))]
-    assert parsed("f(x[T]!) -> None").schema() == "f(Tensor(a!) x) -> ()"
+    assert parsed("f(x[T]!) -> None").schemas()[0] == "f(Tensor(a!) x) -> ()"
     row = parsed("f(x[T], w[N]?, b: bool = False) -> p: x[N + T] if w else i32[T], q: f32[T; 2 if b] if b else x[1]")
-    assert row.schema() == "f(Tensor x, Tensor? w=None, bool b=False) -> (Tensor, Tensor)"
+    assert row.schemas()[0] == "f(Tensor x, Tensor? w=None, bool b=False) -> (Tensor, Tensor)"
     x, words = torch.empty(3), {key: word for word, key in KEYS.items() if word in ("i32", "f32")}
     for w, b, want in ((None, False, [("i32", (3,), None), (x, (1,), None)]),
                        (torch.empty(9), True, [(x, (12,), None), ("f32", (3,), (2,))])):
         made = row.describe_outputs({"x": x, "w": w, "b": b})
         assert [(t if t is x else words[t], *rest) for t, *rest in made] == want
     row = parsed("f(w[N]?, x[T, N], k: int, y[T]?! host, b: bool = False) -> out: f32[N + k * b + 1; 2 if b]")
-    assert row.schema() == "f(Tensor? w, Tensor x, int k, Tensor(a!)? y=None, bool b=False) -> Tensor"
+    assert row.schemas()[0] == "f(Tensor? w, Tensor x, int k, Tensor(a!)? y=None, bool b=False) -> Tensor"
     assert row.first == "x" and [p.name for p in row.params if p.is_on_host] == ["y"]
     for b, want in ((False, ((5 + 1,), None)), (True, ((5 + 7 + 1,), (2,)))):
         values = {"w": torch.empty(99), "x": torch.empty(3, 5), "k": 7, "y": None, "b": b}
