@@ -3,7 +3,7 @@
 
 #include "cases/mhc/common/projection_cases.h"
 
-enum { X, FN, WEIGHT, MIXES, OUT_MUL, SQRSUM };
+enum { X = PROJECTION_X, FN = PROJECTION_FN, WEIGHT = PROJECTION_WEIGHT, MIXES, OUT_MUL, SQRSUM };
 
 static tgl_status setup(case_problem *c)
 {
@@ -11,16 +11,9 @@ static tgl_status setup(case_problem *c)
     const int64_t given = case_int(c, "num_rows"), rows = given ? given : n * (n + 2);
     const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)mhc_number(c, "eps") };
     memcpy(c->scalars, &params, sizeof params);
-    const bool is_filled = case_is(c, "sums", "exact"), is_exact = is_filled && !case_int(c, "weight");
-    const bool is_wanted = case_int(c, "saved");
-    rows_add(c, X, "residual", CASE_IN, true);
-    case_tensor *fn = case_add(c, FN, "fn", CASE_IN, TGL_F32, 2, (int64_t[]){ rows, columns });
-    fn->fill = case_fill_normal;
-    fn->offset = case_int(c, "offset");
-    if (case_int(c, "weight"))
-        case_add(c, WEIGHT, "norm_weight", CASE_IN, TGL_F32, 1, &columns)->fill = case_fill_normal;
+    const bool is_exact = projection_is_exact(c), is_wanted = case_int(c, "saved");
+    projection_add(c, rows);
     case_tensor *mixes = case_add(c, MIXES, "mixes", CASE_OUT, TGL_F32, 2, (int64_t[]){ t, rows });
-    if (is_filled) c->tensors[X].fill = fn->fill = projection_fill_exact;
     if (!is_exact) mixes->compare = (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 2e-6 * sqrt((double)columns) };
     if (is_wanted) {
         case_add(c, OUT_MUL, "out_mul", CASE_OUT, TGL_F32, 2, (int64_t[]){ t, rows })->compare = mixes->compare;
@@ -58,12 +51,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
     }
 }
 
-static void oracle(case_problem *c)
-{
-    c->is_undecided = rows_is_wild(&c->tensors[X], 50) || rows_is_wild(&c->tensors[FN], 50) ||
-                      rows_is_wild(&c->tensors[WEIGHT], 50);
-    case_parallel(c->tensors[X].shape[0], 500 * c->tensors[FN].shape[0] * case_int(c, "hidden"), oracle_tokens, c);
-}
+static void oracle(case_problem *c) { projection_oracle(c, WEIGHT + 1, oracle_tokens); }
 
 const case_op norm_fn_fwd_cases = {     /* num_rows=0: n (n + 2) */
     "mhc_norm_fn_fwd", ROWS_CASE " num_rows=0 weight=0 eps=1e-6 saved=1 sums=normal", setup, run, oracle,

@@ -3,22 +3,16 @@
 
 #include "cases/mhc/common/projection_cases.h"
 
-enum { X, FN, WEIGHT, OUT_MUL, SQRSUM, MAX_SPLITS = 16 };
+enum { X = PROJECTION_X, FN = PROJECTION_FN, WEIGHT = PROJECTION_WEIGHT, OUT_MUL, SQRSUM, MAX_SPLITS = 16 };
 
 static tgl_status setup(case_problem *c)
 {
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "num_streams"), columns = n * case_int(c, "hidden");
     const int64_t given = case_int(c, "num_rows"), rows = given ? given : n * (n + 2), splits = case_int(c, "num_splits");
-    const bool is_filled = case_is(c, "sums", "exact"), is_exact = is_filled && !case_int(c, "weight");
-    rows_add(c, X, "residual", CASE_IN, true);
-    case_tensor *fn = case_add(c, FN, "fn", CASE_IN, TGL_F32, 2, (int64_t[]){ rows, columns });
-    fn->fill = case_fill_normal;
-    fn->offset = case_int(c, "offset");
-    if (case_int(c, "weight"))
-        case_add(c, WEIGHT, "norm_weight", CASE_IN, TGL_F32, 1, &columns)->fill = case_fill_normal;
-    if (is_filled) c->tensors[X].fill = fn->fill = projection_fill_exact;
+    projection_add(c, rows);
     case_tensor *out_mul = case_add(c, OUT_MUL, "out_mul_parts", CASE_OUT, TGL_F32, 3, (int64_t[]){ splits, t, rows });
-    if (!is_exact) out_mul->compare = (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 2e-7 * (double)columns };
+    if (!projection_is_exact(c))
+        out_mul->compare = (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 2e-7 * (double)columns };
     case_add(c, SQRSUM, "sqrsum_parts", CASE_OUT, TGL_F32, 2, (int64_t[]){ splits, t });
     TGL_TRY(case_check_word(c, "sums", "normal exact"));
     return rows_check(c);
@@ -51,12 +45,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
     }
 }
 
-static void oracle(case_problem *c)
-{
-    c->is_undecided = rows_is_wild(&c->tensors[X], 50) || rows_is_wild(&c->tensors[FN], 50) ||
-                      rows_is_wild(&c->tensors[WEIGHT], 50);
-    case_parallel(c->tensors[X].shape[0], 500 * c->tensors[FN].shape[0] * case_int(c, "hidden"), oracle_tokens, c);
-}
+static void oracle(case_problem *c) { projection_oracle(c, WEIGHT + 1, oracle_tokens); }
 
 const case_op norm_fn_parts_fwd_cases = {       /* num_rows=0: n (n + 2) */
     "mhc_norm_fn_parts_fwd", ROWS_CASE " num_rows=0 weight=0 num_splits=16 sums=normal", setup, run, oracle,

@@ -4,7 +4,8 @@
 
 #include "cases/mhc/common/projection_cases.h"
 
-enum { X, FN, WEIGHT, SCALE, BASE, INPUT_WEIGHT, PRE, POST, COMB, OUT, RAW, RSTD, OUT_MUL, SQRSUM };
+enum { X = PROJECTION_X, FN = PROJECTION_FN, WEIGHT = PROJECTION_WEIGHT, SCALE, BASE, INPUT_WEIGHT, PRE, POST, COMB, OUT,
+       RAW, RSTD, OUT_MUL, SQRSUM };
 
 /* Outputs that are wanted, besides out: a pre_mix, b post_mix, c comb_mix, d raw, e rstd, f out_mul, g sqrsum; - none.
  * What the sizes do not allow is not asked for. */
@@ -21,18 +22,12 @@ static tgl_status setup(case_problem *c)
         .post_eps = groups == 2 ? 1e-6f : 0, .norm_scale = norm == 3 ? 0.7f : 0, .sinkhorn_repeat = case_int(c, "repeat"),
         .norm = norm > 0 };
     memcpy(c->scalars, &params, sizeof params);
-    rows_add(c, X, "residual", CASE_IN, true);
-    case_tensor *fn = case_add(c, FN, "fn", CASE_IN, TGL_F32, 2, (int64_t[]){ rows, columns });
-    fn->fill = case_fill_normal;
-    fn->offset = case_int(c, "offset");
-    if (case_int(c, "weight"))
-        case_add(c, WEIGHT, "norm_weight", CASE_IN, TGL_F32, 1, &columns)->fill = case_fill_normal;
+    projection_add(c, rows);
     case_add(c, SCALE, "scale", CASE_IN, TGL_F32, 1, &groups)->fill = case_fill_normal;
     case_add(c, BASE, "base", CASE_IN, TGL_F32, 1, &rows)->fill = case_fill_normal;
     if (norm > 1)
         case_add(c, INPUT_WEIGHT, "input_weight", CASE_IN, norm == 2 ? TGL_BF16 : TGL_F32, 1, &hidden)->fill =
             case_fill_normal;
-    const bool is_filled = case_is(c, "sums", "exact"), is_exact = is_filled && !case_int(c, "weight");
     /* Gates of mixes that differ in their last bits. */
     const case_compare close = { CASE_CLOSE, .rtol = 1e-5, .atol = 2e-6 * sqrt((double)columns) };
     const case_compare close_bf16 = { CASE_BF16, .ulp = 1, .atol = 1e-3, .mismatch = 0.02 };
@@ -44,8 +39,7 @@ static tgl_status setup(case_problem *c)
     if (is_wanted(c, 'e') && norm) case_add(c, RSTD, "rstd", CASE_OUT, TGL_F32, 1, &t);
     if (is_wanted(c, 'f')) case_add(c, OUT_MUL, "out_mul", CASE_OUT, TGL_F32, 2, (int64_t[]){ t, rows });
     if (is_wanted(c, 'g')) case_add(c, SQRSUM, "sqrsum", CASE_OUT, TGL_F32, 1, &t);
-    if (is_filled) c->tensors[X].fill = fn->fill = projection_fill_exact;
-    if (!is_exact) {
+    if (!projection_is_exact(c)) {
         c->tensors[PRE].compare = c->tensors[POST].compare = c->tensors[RSTD].compare = c->tensors[OUT_MUL].compare = close;
         c->tensors[OUT].compare = c->tensors[RAW].compare = close_bf16;
         c->tensors[OUT_MUL].compare.atol *= sqrt((double)columns) / 10;
@@ -145,13 +139,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
     free(v);
 }
 
-static void oracle(case_problem *c)
-{
-    c->is_undecided = rows_is_wild(&c->tensors[X], 50) || rows_is_wild(&c->tensors[FN], 50) ||
-                      rows_is_wild(&c->tensors[WEIGHT], 50) || rows_is_wild(&c->tensors[SCALE], 50) ||
-                      rows_is_wild(&c->tensors[BASE], 50) || rows_is_wild(&c->tensors[INPUT_WEIGHT], 50);
-    case_parallel(c->tensors[X].shape[0], 500 * c->tensors[FN].shape[0] * case_int(c, "hidden"), oracle_tokens, c);
-}
+static void oracle(case_problem *c) { projection_oracle(c, INPUT_WEIGHT + 1, oracle_tokens); }
 
 const case_op pre_fwd_cases = {
     "mhc_pre_fwd", ROWS_CASE " groups=3 weight=0 norm=none repeat=20 eps=1e-6 wanted=abc sums=normal", setup, run, oracle,

@@ -14,6 +14,27 @@ void projection_fill_exact(const case_problem *c, case_tensor *t, uint64_t seed)
     }
 }
 
+void projection_add(case_problem *c, int64_t rows)
+{
+    const int64_t columns = case_int(c, "num_streams") * case_int(c, "hidden");
+    case_tensor *x = rows_add(c, PROJECTION_X, "residual", CASE_IN, true);
+    case_tensor *fn = case_add(c, PROJECTION_FN, "fn", CASE_IN, TGL_F32, 2, (int64_t[]){ rows, columns });
+    fn->fill = case_fill_normal;
+    fn->offset = case_int(c, "offset");
+    if (case_int(c, "weight"))
+        case_add(c, PROJECTION_WEIGHT, "norm_weight", CASE_IN, TGL_F32, 1, &columns)->fill = case_fill_normal;
+    if (case_is(c, "sums", "exact")) x->fill = fn->fill = projection_fill_exact;
+}
+
+bool projection_is_exact(case_problem *c) { return case_is(c, "sums", "exact") && !case_int(c, "weight"); }
+
+void projection_oracle(case_problem *c, int inputs, void (*tokens)(void *c, int64_t begin, int64_t end))
+{
+    for (int i = 0; i < inputs; i++) c->is_undecided |= rows_is_wild(&c->tensors[i], 50);
+    case_parallel(c->tensors[PROJECTION_X].shape[0], 500 * c->tensors[PROJECTION_FN].shape[0] * case_int(c, "hidden"),
+                  tokens, c);
+}
+
 /* Of a stream: columns of a chunk. Chunks of a token; how many of them make a part, at least those of a segment in as many
  * streams as the largest power of two that divides n. */
 static int64_t half_segment(const case_tensor *x)

@@ -5,6 +5,14 @@
 
 #include "cases/mhc/common/rows_cases.h"
 
+enum { PROJECTION_X, PROJECTION_FN, PROJECTION_WEIGHT };
+/* The residual, fn of so many rows and, with weight=1, a gain; sums=exact fills them so that sums are. */
+void projection_add(case_problem *c, int64_t rows);
+bool projection_is_exact(case_problem *c);        /* sums are exact, and no gain is rounded into fn */
+/* An oracle for ranges of tokens, `c` its context; bounds of errors say nothing if one of the first `inputs` tensors is
+ * wild. */
+void projection_oracle(case_problem *c, int inputs, void (*tokens)(void *c, int64_t begin, int64_t end));
+
 /* x of 1 and 3 with either sign, fn in steps of 1/512: all sums are exact. */
 void projection_fill_exact(const case_problem *c, case_tensor *t, uint64_t seed);
 /* A token's sum of squares, in its order, and its reciprocal root; the factor's bits say nothing if it is tiny. */
