@@ -70,13 +70,19 @@ static PyObject *bind_torch(PyObject *m, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static op_row *row_named(const char *name)
+op_row *find_row(const char *name, size_t bytes)
 {
     for (const domain *const *d = domains; *d; d++)
         for (int i = 0; i < (*d)->num_rows; i++)
-            if (!strcmp((*d)->rows[i].name, name)) return &(*d)->rows[i];
-    PyErr_Format(PyExc_KeyError, "no op %s", name);
+            if (strlen((*d)->rows[i].name) == bytes && !memcmp((*d)->rows[i].name, name, bytes)) return &(*d)->rows[i];
     return NULL;
+}
+
+static op_row *row_named(const char *name)
+{
+    op_row *row = find_row(name, strlen(name));
+    if (!row) PyErr_Format(PyExc_KeyError, "no op %s", name);
+    return row;
 }
 
 /* name, dispatch, gradient or None, transform or None */
@@ -94,15 +100,24 @@ static PyObject *bind_op(PyObject *m, PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *check(PyObject *m, PyObject *args) /* name, arguments as check_arguments() takes them */
+/* name, arguments as check_arguments() takes them. Returns the first numbers that xla.c takes: a bit for each argument that
+ * is given, then each argument. */
+static PyObject *check(PyObject *m, PyObject *args)
 {
     const char *name;
-    PyObject *arguments;
+    PyObject *arguments, *list;
     op_row *row;
+    value v[MAX_PARAMS];
     if (!PyArg_ParseTuple(args, "sO!", &name, &PyTuple_Type, &arguments) || !(row = row_named(name)) ||
-        !check_arguments(row, arguments))
+        !check_arguments(row, arguments, v) || !(list = PyList_New(1 + row->num_params)))
         return NULL;
-    Py_RETURN_NONE;
+    int64_t given = 0;
+    for (int i = 0; i < row->num_params; i++) {
+        given |= (int64_t)v[i].given << i;
+        PyList_SetItem(list, 1 + i, PyLong_FromLongLong(row->params[i].kind == 't' ? 0 : v[i].i));
+    }
+    PyList_SetItem(list, 0, PyLong_FromLongLong(given));
+    return list;
 }
 
 /* A tensor as the glue sees it, for tests and bug reports. */
@@ -207,6 +222,8 @@ static PyMethodDef methods[] = {
     { "bind_op", bind_op, METH_VARARGS, NULL },
     { "check", check, METH_VARARGS, NULL },
     { "describe", describe, METH_O, NULL },
+    { "xla_handlers", xla_handlers, METH_NOARGS, NULL },
+    { "xla_layout", xla_layout, METH_NOARGS, NULL },
     { "version", version, METH_NOARGS, NULL },
     { "set_num_sms", set_num_sms, METH_VARARGS, NULL },
     { "get_num_sms", get_num_sms, METH_O, NULL },

@@ -209,8 +209,8 @@ static bool read_scalar(const param *p, PyObject *object, value *v)
 }
 
 /* Checks a call whose tensors have no data. `arguments` is a tuple of the row's arguments in order, with a tuple of
- * sizes in place of a tensor. */
-bool check_arguments(const op_row *row, PyObject *arguments)
+ * sizes in place of a tensor. Leaves the scalars in v, and whether an argument is given. */
+bool check_arguments(const op_row *row, PyObject *arguments, value v[MAX_PARAMS])
 {
     frame f;
     DLTensor tensors[MAX_PARAMS];
@@ -220,7 +220,7 @@ bool check_arguments(const op_row *row, PyObject *arguments)
         PyObject *object = PyTuple_GetItem(arguments, i);
         if (!object || (p->kind != 't' && !read_scalar(p, object, &f.arg[i]))) return false;
         if (p->kind != 't') continue;
-        f.arg[i] = (value){ .tensor = object == Py_None ? NULL : &tensors[i] };
+        f.arg[i] = (value){ .tensor = object == Py_None ? NULL : &tensors[i], .given = object != Py_None };
         if (!f.arg[i].tensor) continue;
         const Py_ssize_t ndim = PyTuple_Size(object);
         if (ndim < 0) return false;
@@ -233,6 +233,7 @@ bool check_arguments(const op_row *row, PyObject *arguments)
             if (sizes[i][d] == -1 && PyErr_Occurred()) return false;
         }
     }
+    memcpy(v, f.arg, (size_t)row->num_params * sizeof *v);
     return !row->check || row->check(&f);
 }
 

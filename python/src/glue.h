@@ -136,6 +136,7 @@ typedef struct { const char *module; op_row *rows; int num_rows; PyMethodDef *ot
 #define DOMAIN(name) DOMAIN_WITH(name, NULL)
 #define DOMAIN_WITH(name, others_) const domain name##_domain = { #name, rows, sizeof rows / sizeof rows[0], others_ }
 
+op_row *find_row(const char *name, size_t bytes); /* NULL: there is none */
 bool parse_row(op_row *row);
 PyObject *export_row(const op_row *row, const char *module);
 PyObject *default_of(const param *p);
@@ -219,11 +220,16 @@ bool is_hollow(const DLTensor *t);
 void drop_tensor(tensor_ref *ref);
 PyObject *tuple_of(const int64_t *v, int n);
 
+/* ---- ops under jax.jit (xla.c) ---- */
+
+PyObject *xla_handlers(PyObject *m, PyObject *none);
+PyObject *xla_layout(PyObject *m, PyObject *none);
+
 /* ---- calls ---- */
 
 extern PyObject *error_type; /* tegula.Error */
 PyObject *raise_status(tgl_status status);
-bool check_arguments(const op_row *row, PyObject *arguments);
+bool check_arguments(const op_row *row, PyObject *arguments, value v[MAX_PARAMS]);
 PyObject *call_op(PyObject *self, PyObject *const *args, Py_ssize_t n, PyObject *kwnames);
 typedef struct {
     PyObject_HEAD op_row *row;

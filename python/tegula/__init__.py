@@ -31,7 +31,7 @@ __all__ = [
     "Error", "compile_count", "config", "engram", "get_device_num_sms", "get_max_smem_per_sm", "get_num_sms",
     "mhc", "modeling", "moe", "quant", "set_num_sms", "testing", "torch", "transpose", "utils", "v2", "warmup",
 ]
-_LAZY = ("modeling", "testing", "torch")  # these import torch
+_LAZY = ("jax", "modeling", "testing", "torch")  # these import jax or torch
 
 
 def __getattr__(name):

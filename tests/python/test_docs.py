@@ -36,6 +36,23 @@ def test_numpy():
     assert (b == a.transpose(0, 2, 1)).all()
 
 
+def test_jax():
+    numpy = pytest.importorskip("numpy")
+    pytest.importorskip("jax")
+    # doc: jax
+    import jax
+    import tegula.jax
+
+    @jax.jit
+    def route(scores, x):
+        data, sf = tegula.jax.per_token_cast(x * 2, "e4m3", 128)
+        return tegula.jax.topk_gate(scores, 8), data, sf
+    # end
+    scores = numpy.random.default_rng(0).random((4, 64), dtype=numpy.float32)
+    best, data, sf = route(scores, numpy.ones((4, 256), numpy.float32))
+    assert (best == numpy.argsort(-scores)[:, :8]).all() and data.shape == (4, 256) and (sf == numpy.float32(2 / 448)).all()
+
+
 def test_errors():
     x, tegula = torch.randn(2, 3), pytest.importorskip("tegula")
     # doc: errors

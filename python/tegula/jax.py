@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: MIT
+"""Ops for JAX, traced or not: tegula.jax.topk_gate(scores, num_topk) is tegula.moe.topk_gate for code under jax.jit, on
+the CPU and on CUDA. All operators are here by name (torch.ops.tegula has the same), with the arguments of the public
+function.
+
+What an op would write in place comes back after its other outputs. There are no gradients (jax.custom_vjp adds one),
+and vmap calls an op once for each element."""
+import jax
+import numpy
+
+from . import _tegula
+from ._adapt import adapt_call, is_to_adapt
+from ._rows import NAMES, ROWS, spread
+
+_ROWS = {row.name: row for row in ROWS}
+_TARGET = "tegula_op"
+for _platform, _handler in _tegula.xla_handlers().items():
+    jax.ffi.register_ffi_target(_TARGET, _handler, platform=_platform)
+
+
+def _bind(row, args, kwargs):
+    """The row's arguments by name, arrays as JAX's."""
+    if row.face is not None:
+        args, kwargs = (), spread(row.name, row.face, args, kwargs)
+    names = [p.name for p in row.params]
+    if len(args) > len(names):
+        raise TypeError(f"{row.name}() takes {len(names)} positional arguments, got {len(args)}")
+    values = row.bind(args, kwargs)
+    for name in kwargs:
+        if name not in names:
+            raise TypeError(f"{row.name}() has no argument {name!r}")
+        if name in names[:len(args)]:
+            raise TypeError(f"{row.name}(): {name} is given twice")
+    for p in row.params:
+        if p.is_optional:
+            values.setdefault(p.name, None)
+        if p.name not in values:
+            raise TypeError(f"{row.name}(): {p.name} is missing")
+        if p.kind == "Tensor" and values[p.name] is not None:
+            values[p.name] = jax.numpy.asarray(values[p.name])
+    return values
+
+
+def _call(row, *args, **kwargs):
+    values = _bind(row, args, kwargs)
+    tensors = [p for p in row.params if p.kind == "Tensor" and values[p.name] is not None]
+    numbers = _tegula.check(row.name, tuple(
+        values[p.name].shape if p in tensors else values[p.name] for p in row.params))
+    shapes, transposed = [], []
+    for dtype, size, strides in row.describe_outputs(values):
+        dtype = jax.dtypes.canonicalize_dtype(NAMES[dtype] if isinstance(dtype, int) else dtype.dtype)
+        transposed.append(-1 if strides is None else size[0])     # columns with padding: XLA's buffer has them as rows
+        shapes.append(jax.ShapeDtypeStruct(size if strides is None else (size[1], strides[1]), dtype))
+    layouts, output_layouts, aliases = [], [tuple(range(len(s.shape))) for s in shapes], {}
+    for i, p in enumerate(tensors):
+        x = values[p.name]
+        is_packed_sf = p.name.endswith("sf") and x.ndim == 2 and x.dtype == numpy.int32     # column-major everywhere
+        numbers[1 + row.params.index(p)] = int(is_packed_sf)
+        layouts.append((1, 0) if is_packed_sf else tuple(range(x.ndim)))
+        if p.is_in_place:
+            aliases[i] = len(shapes)
+            shapes.append(jax.ShapeDtypeStruct(x.shape, x.dtype))
+            output_layouts.append(layouts[i])
+    made = jax.ffi.ffi_call(_TARGET, shapes, vmap_method="sequential", input_layouts=layouts, output_layouts=output_layouts,
+                            input_output_aliases=aliases)(
+        *(values[p.name] for p in tensors), op=row.name, numbers=numpy.array(numbers + transposed, numpy.int64))
+    made = [x if rows < 0 else x.T[:rows] for x, rows in zip(made, transposed)] + made[len(transposed):]
+    return made[0] if len(made) == 1 else tuple(made)
+
+
+def _function(row):
+    names = [name for name, _ in row.face or ()]
+
+    def function(*args, **kwargs):
+        if row.adapts and is_to_adapt(args[0] if args else kwargs.get("x")):
+            return adapt_call(function, names, args, kwargs)
+        return _call(row, *args, **kwargs)
+
+    function.__name__ = function.__qualname__ = row.name
+    function.__module__ = __name__
+    function.__doc__ = getattr(_tegula, row.name).__doc__
+    return function
+
+
+def __getattr__(name):
+    if name not in _ROWS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = function = _function(_ROWS[name])
+    return function
+
+
+def __dir__():
+    return sorted(_ROWS)
