@@ -135,31 +135,46 @@ static void add_text(tgl_sha256 *s, const char *text)       /* with its zero byt
     tgl_sha256_add(s, text, strlen(text) + 1);
 }
 
-void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
-                 int nvrtc_major, int nvrtc_minor, tgl_cache_key *key)
+/* All of a key but NVRTC's version, which comes last: of twenty versions, tried in turn, each then costs a
+ * block and not the text of kernel and headers, some 100 KB. */
+static void begin_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
+                      const char *architecture, tgl_sha256 *s)
 {
     char versions[96], value[32];
-    snprintf(versions, sizeof versions, "tegula %s nvrtc %d.%d headers %d", tgl_version(), nvrtc_major,
-             nvrtc_minor, source->num_headers);
-    tgl_sha256 s;
-    tgl_sha256_begin(&s);
-    add_text(&s, versions);
-    add_text(&s, architecture);
-    for (int i = 0; i < NUM_FIXED; i++) add_text(&s, fixed_options[i]);
+    snprintf(versions, sizeof versions, "tegula %s headers %d", tgl_version(), source->num_headers);
+    tgl_sha256_begin(s);
+    add_text(s, versions);
+    add_text(s, source->name);
+    add_text(s, source->text);
+    for (int i = 0; i < source->num_headers; i++) {
+        add_text(s, source->header_names[i]);
+        add_text(s, source->header_texts[i]);
+    }
+    add_text(s, architecture);
+    for (int i = 0; i < NUM_FIXED; i++) add_text(s, fixed_options[i]);
     for (int i = 0; i < TGL_MAX_MACROS; i++) {
         if (!macros[i].name) continue;
         snprintf(value, sizeof value, "%" PRId64, macros[i].value);
-        add_text(&s, macros[i].name);
-        add_text(&s, value);
+        add_text(s, macros[i].name);
+        add_text(s, value);
     }
-    add_text(&s, "");
-    add_text(&s, source->name);
-    add_text(&s, source->text);
-    for (int i = 0; i < source->num_headers; i++) {
-        add_text(&s, source->header_names[i]);
-        add_text(&s, source->header_texts[i]);
-    }
+    add_text(s, "");
+}
+
+static void end_key(tgl_sha256 s, int nvrtc_major, int nvrtc_minor, tgl_cache_key *key)
+{
+    char version[32];
+    snprintf(version, sizeof version, "nvrtc %d.%d", nvrtc_major, nvrtc_minor);
+    add_text(&s, version);
     tgl_sha256_end(&s, key->bytes);
+}
+
+void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
+                 int nvrtc_major, int nvrtc_minor, tgl_cache_key *key)
+{
+    tgl_sha256 s;
+    begin_key(source, macros, architecture, &s);
+    end_key(s, nvrtc_major, nvrtc_minor, key);
 }
 
 /* ---- compiling ---- */
@@ -308,9 +323,11 @@ static tgl_status compile(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image 
 static bool get_of_any_version(const job *j, tgl_image *out)
 {
     tgl_cache_key key;
+    tgl_sha256 s;
+    begin_key(j->source, j->macros, j->architecture, &s);
     for (int major = 13; major >= 12; major--)
         for (int minor = 9; minor >= 0; minor--) {
-            tgl_jit_key(j->source, j->macros, j->architecture, major, minor, &key);
+            end_key(s, major, minor, &key);
             if (tgl_cache_get(&key, &out->image, &out->bytes)) return true;
         }
     return false;
