@@ -135,6 +135,8 @@ def test_compiled_kernels(wheel, tmp_path):
     site = run_clean(python, "-c", "import tegula_cubins; print(tegula_cubins.__path__[0])", cwd=tmp_path).strip()
     count = len(list(pathlib.Path(site).glob("*.tgl")))
     assert count > 50 and f"{count} kernels" in out
+    run(sys.executable, ROOT / "scripts/cubins", "--from", site, "-o", tmp_path / "again")
+    assert (tmp_path / "again" / made.name).read_bytes() == made.read_bytes()
     code = "import os, tegula; print(os.environ['TEGULA_CACHE_READONLY'])"
     assert run_clean(python, "-c", code, cwd=tmp_path).strip() == site
     assert site in run_clean(tmp_path / "venv/bin/tegula", "info", cwd=tmp_path)

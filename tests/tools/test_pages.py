@@ -131,7 +131,14 @@ def test_workflows_are_well_formed(path):
     workflow = yaml.safe_load(path.read_text())
     assert workflow["permissions"] == {"contents": "read"} and {"name", "jobs"} <= workflow.keys()
     for name, job in workflow["jobs"].items():
+        for needed in [needs] if isinstance(needs := job.get("needs", []), str) else needs:
+            assert needed in workflow["jobs"], name
+        if "uses" in job:                       # another workflow of ours, as a whole
+            called = yaml.safe_load((ROOT / job["uses"]).read_text())
+            assert "workflow_call" in called[True] and job.keys() <= {"uses", "needs"}, name    # YAML reads `on` as true
+            continue
         assert job["runs-on"] and 0 < job["timeout-minutes"] <= 60, name
+        assert "permissions" not in job or (path.name, name) == ("release.yml", "draft"), name
         for step in job["steps"]:
             assert ("run" in step) != ("uses" in step), name
             assert "uses" not in step or re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]), step
