@@ -136,7 +136,7 @@ TGL_API size_t tgl_mhc_norm_fn_fwd_workspace_size(const DLTensor *residual, cons
  * With r = rsqrt(sqrsum / columns + rms_eps): dmul = tf32(grad_mixes * r), slope = -(sum of grad_mixes * out_mul) * r /
  * (sqrsum + rms_eps * columns); grad_residual = [grad_residual] + sum over rows of dmul * tf32(fn * norm_weight) +
  * residual * slope, rounded once. D = sum over tokens of dmul * residual; grad_fn = D, or with a gain D * norm_weight
- * and grad_norm_weight = sum over rows of D * fn. Sums over tokens depend on num_tokens alone: up to 8 groups of tokens in
+ * and grad_norm_weight = sum over rows of D * fn. Sums over tokens depend on the shape alone: up to 8 groups of tokens in
  * order, then the groups. CPU and tensor cores differ as in the forward. Reads rms_eps, accumulate. Since 0.1. */
 TGL_API tgl_status tgl_mhc_norm_fn_bwd(const DLTensor *grad_mixes, const DLTensor *residual, const DLTensor *fn,
                                        const DLTensor *norm_weight, const DLTensor *out_mul, const DLTensor *sqrsum,

@@ -30,6 +30,7 @@ typedef struct {
 #define NORM_FN_BWD_RING_COLUMNS 256
 #define NORM_FN_BWD_RING_TOKENS 32
 #define NORM_FN_BWD_RING_STAGES 3
+#define NORM_FN_BWD_AT_ONCE 264             /* blocks: two for each of 132 SMs */
 #define NORM_FN_BWD_RING_ROWS 32            /* of fn, at most: sums over tokens are in registers */
 
 /* Of a prepared token: dmul, padded with zeros to whole steps of 8 rows; 32-bit words, 8 or 24 mod 32, and 16-bit ones,
