@@ -39,7 +39,7 @@ const case_op expand_fwd_cases = {
         "num_tokens=1,3 num_streams=1,2,3,4,5,6,7,8 hidden=8,9", "num_tokens=0,2 num_streams=2,4 hidden=0,1,7,64,130",
         "num_tokens=2 hidden=2048,2056,7168,4097 values=special",
         "num_tokens=3 num_streams=3,4 hidden=64,65 layout=gaps,outside gap=1,8 offset=0,1,8 values=special",
-        "num_tokens=7 hidden=264"),
+        "num_tokens=7 hidden=264", "num_tokens=512,513 hidden=8,520 num_streams=2"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=1001 num_streams=2,4,8 hidden=1280,2560,4096,5120,7168,7680",
                                    "num_tokens=80000 hidden=7168", "num_tokens=70000 hidden=100"),
     .lists[CASE_BENCH] = CASE_LINES(

@@ -4,7 +4,7 @@
  *   launch    grid (chunks of a row, at most 65535 streams, over which blocks stride), block FUSED_WEIGHT_THREADS
  *   moves     8 bytes per element of bf16, 12 of f32
  *   macros    IS_BF16 0, 1: the weights' dtype, otherwise f32; HAS_VECTORS 0, 1: FUSED_WEIGHT_VECTOR columns a thread,
- *             in vectors (16 bytes), instead of one */
+ *             in vectors, instead of one */
 #include "device/ptx.cuh"
 #include "engram/fused_weight.h"
 
@@ -15,16 +15,17 @@ enum { COLUMNS = HAS_VECTORS ? FUSED_WEIGHT_VECTOR : 1 };
 DEV void load(const void *weights, i64 i, float (&w)[COLUMNS])
 {
 #if IS_BF16 && HAS_VECTORS
-    const uint4 v = *(const uint4 *)((const u16 *)weights + i);
-    const u32 words[] = { v.x, v.y, v.z, v.w };
+    const uint2 v = *(const uint2 *)((const u16 *)weights + i);
+    const u32 words[] = { v.x, v.y };
 #pragma unroll
     for (int j = 0; j < COLUMNS; j++) w[j] = tgl_bf16_to_f32((u16)(words[j / 2] >> j % 2 * 16));
 #elif IS_BF16
     w[0] = tgl_bf16_to_f32(((const u16 *)weights)[i]);
+#elif HAS_VECTORS
+    const float4 v = *(const float4 *)((const float *)weights + i);
+    w[0] = v.x, w[1] = v.y, w[2] = v.z, w[3] = v.w;
 #else
-    const float *from = (const float *)weights + i;
-#pragma unroll
-    for (int j = 0; j < COLUMNS; j++) w[j] = from[j];
+    w[0] = ((const float *)weights)[i];
 #endif
 }
 
@@ -42,10 +43,8 @@ extern "C" __global__ void __launch_bounds__(FUSED_WEIGHT_THREADS) fused_weight(
         load(a.weight_embed, h * a.embed_stride + i, y);
         float *to = a.out + h * a.hidden + i;
 #if HAS_VECTORS
-#pragma unroll
-        for (int j = 0; j < COLUMNS; j += 4)
-            *(float4 *)(to + j) = make_float4(fused_weight_of(x[j], y[j]), fused_weight_of(x[j + 1], y[j + 1]),
-                                              fused_weight_of(x[j + 2], y[j + 2]), fused_weight_of(x[j + 3], y[j + 3]));
+        *(float4 *)to = make_float4(fused_weight_of(x[0], y[0]), fused_weight_of(x[1], y[1]),
+                                    fused_weight_of(x[2], y[2]), fused_weight_of(x[3], y[3]));
 #else
         *to = fused_weight_of(x[0], y[0]);
 #endif

@@ -6,7 +6,7 @@
 #include "numerics/bf16.h"
 
 #define FUSED_WEIGHT_THREADS 128
-#define FUSED_WEIGHT_VECTOR 8       /* columns of a thread, in a kernel with vectors */
+#define FUSED_WEIGHT_VECTOR 4       /* columns of a thread, in a kernel with vectors */
 
 typedef struct {
     const void *weight_hidden, *weight_embed;
