@@ -239,7 +239,7 @@ TGL_API tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor 
                                        DLTensor *grad_hidden_states, DLTensor *grad_k, DLTensor *grad_v,
                                        DLTensor *grad_w_partial, const tgl_engram_gate_params *params,
                                        tgl_stream stream);
-/* The num_partials that is fast: 66 for hidden >= 3584, else more. It does not depend on the device. */
+/* The num_partials that is fast: 66 for hidden >= 3584, else more, at most 528. It does not depend on the device. */
 TGL_API int64_t tgl_engram_gate_num_partials(int64_t hidden);
 
 /* tgl_engram_grad_w_reduce() - adds the gradients of the gate's two weights to buffers

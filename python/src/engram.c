@@ -38,6 +38,14 @@ THUNK(engram_hash)
 
 /* ---- rows ---- */
 
+CHECK(engram_lookup)
+{
+    const DLTensor *sf = a->table_sf;
+    if (!sf || sf->dtype.code != TGL_DL_FLOAT || (sf->shape[0] == 1 && sf->shape[1] == 1)) return true;
+    PyErr_Format(PyExc_ValueError, "table_sf: shape is [%lld, %lld], want [1] (f32 is one factor for the table)",
+                 (long long)sf->shape[0], (long long)sf->shape[1]);
+    return false;
+}
 THUNK(engram_lookup)
 {
     const tgl_engram_lookup_params params = { .row_begin = a->row_begin, .num_sms = a->num_sms };
@@ -88,7 +96,9 @@ THUNK(engram_lookup_bwd_into)
     "grad_out[T, H, D], hidden_states[T, H, D], " k GATE_WEIGHTS                                       \
     "dot[T, H], gate_score[T, H], rstd_x[T, H], rstd_k[T, H], clamp_value: float, add_residual: bool, "           \
     "zero_centered: bool"
-#define GATE_PARTIAL "grad_w_partial: f32[3584 / D * 66, H, D]"     /* as tgl_engram_gate_num_partials() says */
+/* Gradients that are not wanted are empty; those of the weights if num_partials is 0. */
+#define GATE_GRAD_X "grad_hidden_states: bf16[T * want_x, H, D], "
+#define GATE_PARTIAL "grad_w_partial: f32[num_partials, H, D]"
 
 #define GATE_PARAMS(a)                                                                                  \
     { .eps = (float)(a)->eps, .clamp_value = (float)(a)->clamp_value, .no_residual = !(a)->add_residual, \
@@ -161,14 +171,20 @@ THUNK(engram_gate_kv_fwd_inplace)
                                a->hidden_states, NULL, NULL, NULL, NULL, &params, a->stream);
 }
 
+CHECK(engram_gate_bwd) { return is_within("num_partials", a->num_partials, 0, INT32_MAX); }
 THUNK(engram_gate_bwd)
 {
     const tgl_engram_gate_params params = GATE_BWD_PARAMS(a);
     return tgl_engram_gate_bwd(a->grad_out, a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed,
-                               a->image_token_mask, a->dot, a->gate_score, a->rstd_x, a->rstd_k, a->grad_hidden_states,
-                               a->grad_k, a->grad_v, a->grad_w_partial, &params, a->stream);
+                               a->image_token_mask, a->dot, a->gate_score, a->rstd_x, a->rstd_k,
+                               a->want_x ? a->grad_hidden_states : NULL, a->want_k ? a->grad_k : NULL,
+                               a->want_v ? a->grad_v : NULL, a->num_partials ? a->grad_w_partial : NULL, &params,
+                               a->stream);
 }
-CHECK(engram_gate_kv_bwd) { return has_value(a->hidden_states, a->kv); }
+CHECK(engram_gate_kv_bwd)
+{
+    return has_value(a->hidden_states, a->kv) && is_within("num_partials", a->num_partials, 0, INT32_MAX);
+}
 THUNK(engram_gate_kv_bwd)
 {
     const tgl_engram_gate_params params = GATE_BWD_PARAMS(a);
@@ -176,8 +192,10 @@ THUNK(engram_gate_kv_bwd)
     split(a->kv, &kv);
     split(a->grad_kv, &grad);
     return tgl_engram_gate_bwd(a->grad_out, a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed,
-                               a->image_token_mask, a->dot, a->gate_score, a->rstd_x, a->rstd_k, a->grad_hidden_states,
-                               &grad.k, &grad.v, a->grad_w_partial, &params, a->stream);
+                               a->image_token_mask, a->dot, a->gate_score, a->rstd_x, a->rstd_k,
+                               a->want_x ? a->grad_hidden_states : NULL, a->want_kv ? &grad.k : NULL,
+                               a->want_kv ? &grad.v : NULL, a->num_partials ? a->grad_w_partial : NULL, &params,
+                               a->stream);
 }
 
 THUNK(grad_w_reduce)
@@ -200,7 +218,9 @@ THUNK(grad_w_reduce)
       .add_input = (a)->add_input != 0, .zero_centered = (a)->zero_centered != 0,                        \
       .round_each = (a)->round_each != 0, .keep_ring = (a)->keep_ring != 0 }
 #define CONV_PARTIALS                                                                                    \
-    "grad_norm_partial: f32[66, H, D], grad_conv_partial: f32[66, C, K], grad_bias_partial: f32[66, C]"
+    "grad_norm_partial: f32[66 * want_norm, H, D], "                                  \
+    "grad_conv_partial: f32[66 * want_conv, C, K], "                                  \
+    "grad_bias_partial: f32[66 * want_bias, C]"
 
 CHECK(short_conv) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
 THUNK(short_conv)
@@ -248,8 +268,9 @@ THUNK(short_conv_bwd)
                                                   .add_input = a->add_input != 0,
                                                   .zero_centered = a->zero_centered != 0 };
     return tgl_engram_short_conv_bwd(a->x, a->norm_weight, a->conv_weight, a->bias, a->rstd, a->grad_out, a->mask,
-                                     a->grad_x, a->grad_norm_partial, a->grad_conv_partial, a->grad_bias_partial,
-                                     &batch, &params, a->stream);
+                                     a->want_x ? a->grad_x : NULL, a->want_norm ? a->grad_norm_partial : NULL,
+                                     a->want_conv ? a->grad_conv_partial : NULL,
+                                     a->want_bias ? a->grad_bias_partial : NULL, &batch, &params, a->stream);
 }
 
 /* ---- optimiser ---- */
@@ -297,7 +318,7 @@ static op_row rows[] = {
     { .text = "engram_lookup(indices[T, C], table[R, D] host, table_sf[Q, G]? host, row_begin: int = 0, "
               "packed: bool = False, fmt: {bf16|e4m3|f16|f32} = bf16, num_sms: int = 0, out_sf[U, W]?!) -> "
               "out: u8[T, C, D + D / 32] if packed else fmt[T, C, D]",
-      .is_wrapped = true, .call = call_engram_lookup },
+      .is_wrapped = true, .check = check_engram_lookup, .call = call_engram_lookup },
     { .text = "engram_lookup_staged(indices[T, C], table[R, D] host, table_sf[Q, G] host, staging[S]! host, "
               "row_begin: int = 0) -> out: u8[T, C, D + D / 32]",
       .is_wrapped = true, .call = call_engram_lookup_staged },
@@ -318,11 +339,12 @@ static op_row rows[] = {
       .check = check_engram_gate_kv_fwd_alone, .call = call_engram_gate_kv_fwd_alone },
     { .text = "engram_gate_kv_fwd_inplace(" GATE_ARGS_IN_PLACE(GATE_KV) ") -> None", .is_wrapped = true,
       .check = check_engram_gate_kv_fwd_inplace, .call = call_engram_gate_kv_fwd_inplace },
-    { .text = "engram_gate_bwd(" GATE_BWD_ARGS(GATE_K) ") -> grad_hidden_states: bf16[T, H, D], grad_k: bf16[T, H, D], "
-              "grad_v: bf16[T, D], " GATE_PARTIAL,
-      .is_wrapped = true, .call = call_engram_gate_bwd },
-    { .text = "engram_gate_kv_bwd(" GATE_BWD_ARGS(GATE_KV) ") -> grad_hidden_states: bf16[T, H, D], "
-              "grad_kv: bf16[T, G, D], " GATE_PARTIAL,
+    { .text = "engram_gate_bwd(" GATE_BWD_ARGS(GATE_K) ", want_x: bool, want_k: bool, want_v: bool, num_partials: int) "
+              "-> " GATE_GRAD_X "grad_k: bf16[T * want_k, H, D], "
+              "grad_v: bf16[T * want_v, D], " GATE_PARTIAL,
+      .is_wrapped = true, .check = check_engram_gate_bwd, .call = call_engram_gate_bwd },
+    { .text = "engram_gate_kv_bwd(" GATE_BWD_ARGS(GATE_KV) ", want_x: bool, want_kv: bool, num_partials: int) "
+              "-> " GATE_GRAD_X "grad_kv: bf16[T * want_kv, G, D], " GATE_PARTIAL,
       .is_wrapped = true, .check = check_engram_gate_kv_bwd, .call = call_engram_gate_kv_bwd },
     { .text = "grad_w_reduce(grad_w_partial[P, H, D], weight_hidden[H, D], weight_embed[H, D], "
               "grad_weight_hidden[H, D]!, grad_weight_embed[H, D]!, zero_centered: bool = False) -> None",
@@ -336,8 +358,9 @@ static op_row rows[] = {
     { .text = "engram_gate_conv_fwd(" GATE_CONV_ARGS ") -> out: bf16[T, H, D]", .is_wrapped = true,
       .check = check_engram_gate_conv_fwd, .call = call_engram_gate_conv_fwd },
     { .text = "short_conv_bwd(grad_out[T, H, D], x[T, H, D], norm_weight[H, D], conv_weight[C, K], rstd[T, H], "
-              "bias[C]?, mask[T]?, cu_seqlens[E]?, dilation: int, silu: bool, add_input: bool, zero_centered: bool) -> "
-              "grad_x: bf16[T, H, D], " CONV_PARTIALS,
+              "bias[C]?, mask[T]?, cu_seqlens[E]?, dilation: int, silu: bool, add_input: bool, zero_centered: bool, "
+              "want_x: bool, want_norm: bool, want_conv: bool, want_bias: bool) -> "
+              "grad_x: bf16[T * want_x, H, D], " CONV_PARTIALS,
       .is_wrapped = true, .check = check_short_conv_bwd, .call = call_short_conv_bwd },
     { .text = "engram_sinkhorn_momentum_update(grad[N, D], momentum_buffer[N, D]!, beta1: float, "
               "nesterov: bool = True) -> out: f32[N, D]",

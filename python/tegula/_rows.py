@@ -96,6 +96,8 @@ class Row:
 
         def count(name):
             kind, value = kinds[name], values[name]
+            if kind == "bool":
+                return int(value)           # a symbolic size cannot be multiplied by a bool
             return BITS[value] if kind == "str" else VALUES[name_of(value.dtype)] if kind == "Tensor" else value
 
         def evaluate(terms):

@@ -166,7 +166,7 @@ static const tgl_op OP = { cpu, plan, { [CLUSTER] = { can_cluster, NULL, cluster
 
 int64_t tgl_engram_gate_num_partials(int64_t hidden)
 {
-    return hidden < 1 ? GATE_PARTIALS : tgl_ceil_div(GATE_PARTIALS_COLUMNS, hidden) * GATE_PARTIALS;
+    return tgl_min(tgl_ceil_div(GATE_PARTIALS_COLUMNS, tgl_max(hidden, 1)) * GATE_PARTIALS, GATE_MAX_PARTIALS);
 }
 
 tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_states, const DLTensor *k,

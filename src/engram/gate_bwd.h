@@ -56,8 +56,9 @@ TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) 
 #define GATE_CLUSTER_STAGES 4
 
 /* Partials that keep 132 SMs busy with clusters of two blocks, for rows of GATE_PARTIALS_COLUMNS columns and more;
- * twice as many for shorter ones, and so on. */
+ * shorter rows take as many more as they are shorter, up to GATE_MAX_PARTIALS: the sum over partials is serial. */
 #define GATE_PARTIALS 66
 #define GATE_PARTIALS_COLUMNS 3584
+#define GATE_MAX_PARTIALS 528
 
 #endif

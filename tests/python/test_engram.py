@@ -353,9 +353,25 @@ def test_lookup_refuses(device):
     for call, message in ((lambda: engram.engram_lookup(table, rows, dtype=torch.float32), "out: dtype is f32"),
                           (lambda: engram.engram_lookup(table, rows, dtype=torch.int32), "dtype: is torch.int32, want"),
                           (lambda: engram.engram_lookup(table, rows, packed=True), "table_sf: is None"),
+                          (lambda: engram.engram_lookup(table, rows, torch.tensor([0.5, 7.0], device=device)),
+                           r"table_sf: shape is \[1, 2\], want \[1\]"),
+                          (lambda: engram.engram_lookup(table, rows, torch.full((1, 3), 0.5, device=device)),
+                           r"table_sf: shape is \[1, 3\], want \[1\]"),
+                          (lambda: engram.engram_lookup(table, rows, torch.full((50, 1), 0.5, device=device)),
+                           r"table_sf: shape is \[50, 1\], want \[1\]"),
+                          (lambda: engram.engram_lookup(table, rows, torch.empty(0, device=device)),
+                           r"table_sf: shape is \[1, 0\], want \[1\]"),
                           (lambda: engram.engram_lookup(table, rows, sf, row_begin=-1), "row_begin: is -1, want >= 0")):
         with pytest.raises(ValueError, match=message):
             call()
+
+
+def test_one_factor(device):
+    """In any number of dimensions."""
+    table, rows = a_table(torch.float8_e4m3fn, None, device)[0], torch.randint(0, 50, (3, 2), device=device)
+    want = engram.engram_lookup(table, rows, torch.tensor([0.37], device=device))
+    for shape in ((), (1,), (1, 1)):
+        same_bits(engram.engram_lookup(table, rows, torch.full(shape, 0.37, device=device)), want)
 
 
 def test_lookup_staged(device):

@@ -43,9 +43,11 @@ SIGNATURES = {
                           "image_token_mask=None, inplace=False, *, weights=None, add_residual=True, "
                           "zero_centered=False, sign='bit', out=None",
     "engram_gate_bwd": "grad_out, hidden_states, k, v, weight_fused, dot, gate_score, rstd_x, rstd_k, clamp_value, *, "
-                       "weights=None, image_token_mask=None, add_residual=True, zero_centered=False, out=None",
+                       "weights=None, image_token_mask=None, add_residual=True, zero_centered=False, "
+                       "wanted=(True, True, True, True), out=None",
     "engram_gate_kv_bwd": "grad_out, hidden_states, kv, weight_fused, dot, gate_score, rstd_x, rstd_k, clamp_value, "
-                          "image_token_mask=None, *, weights=None, add_residual=True, zero_centered=False, out=None",
+                          "image_token_mask=None, *, weights=None, add_residual=True, zero_centered=False, "
+                          "wanted=(True, True, True), out=None",
     "grad_w_reduce": "grad_w_partial, weight_hidden, weight_embed, grad_weight_hidden, grad_weight_embed, "
                      "zero_centered=False",
     "short_conv": "x, norm_weight, conv_weight, dilation=3, eps=1e-05, activation='silu', bias=None, add_input=False, "
@@ -53,7 +55,8 @@ SIGNATURES = {
                   "start_pos=None, mask=None, zero_centered=False, round_each=False, keep_ring=False, null_slot=None, "
                   "out=None",
     "short_conv_bwd": "grad_out, x, norm_weight, conv_weight, rstd, dilation=3, activation='silu', bias=None, "
-                      "add_input=False, cu_seqlens=None, *, mask=None, zero_centered=False, out=None",
+                      "add_input=False, cu_seqlens=None, *, mask=None, zero_centered=False, "
+                      "wanted=(True, True, True, True), out=None",
     "engram_gate_conv_fwd": "hidden_states, k, v, weight_fused, eps, clamp_value, norm_weight, conv_weight, dilation=3, "
                             "norm_eps=1e-05, activation='silu', bias=None, cu_seqlens=None, *, weights=None, "
                             "add_residual=True, zero_centered=False, sign='zero', norm_zero_centered=False, "

@@ -127,12 +127,30 @@ def engram_out(x, norm, taps):
     return reference.short_conv_ref(x, norm, taps, 2, add_input=True, zero_centered=True)[0]
 
 
+def test_past_state_of_any_strides(device):
+    torch.manual_seed(6)
+    x, norm, taps = normal(5, 2, 16, device=device), normal(2, 16, device=device), normal(32, 4, device=device)
+    past = normal(1, 9, 16, 2, device=device).transpose(2, 3)
+    made = engram.short_conv(x, norm, taps, past_state=past)
+    for a, b in zip(made, engram.short_conv(x, norm, taps, past_state=past.contiguous())):
+        assert torch.equal(a, b)
+
+
 def test_errors(device):
     x, norm, taps = normal(5, 2, 8, device=device), normal(2, 8, device=device), normal(16, 4, device=device)
     with pytest.raises(ValueError, match="activation: is 'relu', want 'silu' or 'none'"):
         engram.short_conv(x, norm, taps, activation="relu")
     with pytest.raises(ValueError, match="past_state: is given, want None with ring, start_pos or slots"):
         engram.short_conv(x, norm, taps, past_state=x[None], ring=x[None])
+    past = torch.zeros(1, 9, 2, 8, device=device).bfloat16()
+    for more in ({"keep_ring": True}, {"null_slot": 0}):        # of a ring: the present state would not be one
+        with pytest.raises(ValueError, match="past_state: is given, want None with keep_ring or null_slot"):
+            engram.short_conv(x, norm, taps, past_state=past, **more)
+    for wrong in (torch.zeros(1, 12, 2, 8, device=device).bfloat16(), past[0]):
+        with pytest.raises(ValueError, match=r"past_state: shape is \[.*\], want \[B, 9, H, D\]"):
+            engram.short_conv(x, norm, taps, past_state=wrong)
+    with pytest.raises(TypeError, match="past_state: is a list, want a torch.Tensor"):
+        engram.short_conv(x, norm, taps, past_state=[1])
     with pytest.raises(ValueError, match="start_pos: is NULL, want a tensor with ring|start_pos"):
         engram.short_conv(x, norm, taps, ring=torch.zeros(1, 9, 2, 8, device=device).bfloat16())
     with pytest.raises(ValueError, match="dilation"):

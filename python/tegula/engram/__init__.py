@@ -84,7 +84,7 @@ def engram_lookup(table: Array, indices: AnyTensor, table_sf: Array | None = Non
     word = "bf16" if dtype is None and name == "float8_e4m3fn" else _WORDS.get(name)
     if word not in ("bf16", "e4m3", "f16", "f32"):
         raise ValueError(f"dtype: is {dtype or name}, want bfloat16 or that of table")
-    factors = table_sf.reshape(1, -1) if getattr(table_sf, "ndim", 2) == 1 else table_sf
+    factors = table_sf.reshape(1, -1) if getattr(table_sf, "ndim", 2) < 2 else table_sf
     return _engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
 
 
@@ -117,6 +117,24 @@ def engram_lookup_bwd(grad_out: AnyTensor, indices: Array, num_rows: int, *, row
     if num_rows not in (0, grad_table.shape[0]):
         raise ValueError(f"num_rows: is {num_rows}, want 0 or {grad_table.shape[0]}, as grad_table has")
     return _engram_lookup_bwd_into(grad_out, indices, grad_table, row_begin)
+
+
+def _wanted(wanted, count):
+    """As bools."""
+    if len(wanted) != count:
+        raise ValueError(f"wanted: has {len(wanted)} items, want {count}")
+    return tuple(map(bool, wanted))
+
+
+def _without(made, wanted):
+    """None in place of empty tensors for what is not wanted."""
+    return made if all(wanted) else tuple(t if is_wanted else None for t, is_wanted in zip(made, wanted))
+
+
+def _num_gate_partials(hidden_states, is_wanted):
+    """tgl_engram_gate_num_partials(), for symbolic sizes too; 0 if no gradient of the weights is wanted."""
+    hidden = (getattr(hidden_states, "shape", None) or (1,))[-1]
+    return min((3583 + hidden) // max(hidden, 1) * 66, 528) if is_wanted else 0
 
 
 def _both(weight_fused, weights):
@@ -189,9 +207,11 @@ def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Arra
                     dot: Array, gate_score: Array, rstd_x: Array, rstd_k: Array, clamp_value: float, *,
                     weights: tuple[Array, Array] | None = None, image_token_mask: Array | None = None,
                     add_residual: bool = True, zero_centered: bool = False,
-                    out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor, AnyTensor]:
+                    wanted: _typing.Sequence[bool] = (True,) * 4,
+                    out: tuple[Array | None, ...] | None = None) -> tuple[Saved, Saved, Saved, Saved]:
     """The gradients of engram_gate_fwd: (grad_hidden_states, grad_k, grad_v, grad_w_partial). The sum of grad_w_partial
-    [P, H, D] over its rows is the gradient of the product of the weights: see grad_w_reduce.
+    [P, H, D] over its rows is the gradient of the product of the weights: see grad_w_reduce. Those that are not wanted
+    are None and cost nothing.
 
     Example:
         >>> x, v, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 64).bfloat16(), torch.rand(4, 64)
@@ -201,16 +221,21 @@ def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Arra
         torch.Size([6, 64])
     """
     hidden, embed = _both(weight_fused, weights)
-    return _engram_gate_bwd(grad_out, hidden_states, k, v, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
-                            rstd_k, clamp_value, add_residual, zero_centered, out=out)
+    *grads, of_weights = wanted = _wanted(wanted, 4)
+    made = _engram_gate_bwd(grad_out, hidden_states, k, v, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
+                            rstd_k, clamp_value, add_residual, zero_centered, *grads,
+                            _num_gate_partials(hidden_states, of_weights), out=out)
+    return _without(made, wanted)
 
 
 def engram_gate_kv_bwd(grad_out: AnyTensor, hidden_states: Array, kv: Array, weight_fused: Array | None, dot: Array,
                        gate_score: Array, rstd_x: Array, rstd_k: Array, clamp_value: float,
                        image_token_mask: Array | None = None, *, weights: tuple[Array, Array] | None = None,
                        add_residual: bool = True, zero_centered: bool = False,
-                       out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor]:
-    """The gradients of engram_gate_kv_fwd: (grad_hidden_states, grad_kv, grad_w_partial).
+                       wanted: _typing.Sequence[bool] = (True,) * 3,
+                       out: tuple[Array | None, ...] | None = None) -> tuple[Saved, Saved, Saved]:
+    """The gradients of engram_gate_kv_fwd: (grad_hidden_states, grad_kv, grad_w_partial). Those that are not wanted are
+    None and cost nothing.
 
     Example:
         >>> x, kv, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 5, 64).bfloat16(), torch.rand(4, 64)
@@ -220,8 +245,11 @@ def engram_gate_kv_bwd(grad_out: AnyTensor, hidden_states: Array, kv: Array, wei
         torch.Size([6, 5, 64])
     """
     hidden, embed = _both(weight_fused, weights)
-    return _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
-                               rstd_k, clamp_value, add_residual, zero_centered, out=out)
+    *grads, of_weights = wanted = _wanted(wanted, 3)
+    made = _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
+                               rstd_k, clamp_value, add_residual, zero_centered, *grads,
+                               _num_gate_partials(hidden_states, of_weights), out=out)
+    return _without(made, wanted)
 
 
 def _taps(conv_weight):
@@ -249,6 +277,17 @@ def _present(ring, cu_seqlens, num_tokens):
     return ring.gather(1, entries[:, :, None, None].expand(ring.shape))
 
 
+def _ring_of(past_state, size):
+    """(ring, start_pos) for past states of so many rows."""
+    import torch
+    if not isinstance(past_state, torch.Tensor):
+        raise TypeError(f"past_state: is a {type(past_state).__name__}, want a torch.Tensor (use ring)")
+    if past_state.ndim != 4 or past_state.shape[1] != size:
+        raise ValueError(f"past_state: shape is {list(past_state.shape)}, want [B, {size}, H, D]")
+    start_pos = torch.full(past_state.shape[:1], size, dtype=torch.int32, device=past_state.device)
+    return past_state.clone(memory_format=torch.contiguous_format), start_pos
+
+
 def short_conv(x: AnyTensor, norm_weight: Array, conv_weight: Array, dilation: int = 3, eps: float = 1e-5,
                activation: Literal["silu", "none"] = "silu", bias: Array | None = None, add_input: bool = False,
                residual: Array | None = None, cu_seqlens: Array | None = None, past_state: Array | None = None,
@@ -272,26 +311,24 @@ def short_conv(x: AnyTensor, norm_weight: Array, conv_weight: Array, dilation: i
     if is_past:
         if ring is not None or start_pos is not None or slots is not None:
             raise ValueError("past_state: is given, want None with ring, start_pos or slots")
-        ring = past_state.clone()
-        start_pos = ring.new_full((ring.shape[0],), ring.shape[1], dtype=_int32())
+        if keep_ring or null_slot is not None:
+            raise ValueError("past_state: is given, want None with keep_ring or null_slot")
+        ring, start_pos = _ring_of(past_state, (_taps(conv_weight).shape[-1] - 1) * dilation)
     args = (x, norm_weight, _taps(conv_weight), bias, residual, mask, ring, cu_seqlens, start_pos, slots, dilation, eps,
             _is_silu(activation), add_input, zero_centered, round_each, keep_ring, null_slot)
     made = _short_conv(*args, out=out) if save_for_backward else (_short_conv_alone(*args, out=out), None)
     return (*made, _present(ring, cu_seqlens, x.shape[0])) if is_past else tuple(made)
 
 
-def _int32():
-    import torch
-    return torch.int32
-
-
 def short_conv_bwd(grad_out: AnyTensor, x: Array, norm_weight: Array, conv_weight: Array, rstd: Array, dilation: int = 3,
                    activation: Literal["silu", "none"] = "silu", bias: Array | None = None, add_input: bool = False,
                    cu_seqlens: Array | None = None, *, mask: Array | None = None, zero_centered: bool = False,
-                   out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor, AnyTensor]:
+                   wanted: _typing.Sequence[bool] = (True,) * 4,
+                   out: tuple[Array | None, ...] | None = None) -> tuple[Saved, Saved, Saved, Saved]:
     """The gradients of short_conv: (grad_x, grad_norm_partial [P, H, D], grad_conv_partial [P, H * D, K],
     grad_bias_partial [P, H * D]). The sums over the first dimension of the last three are the gradients of the weights.
-    That of residual is grad_out. What came before a chunk counts as 0.
+    That of residual is grad_out. What came before a chunk counts as 0. Those that are not wanted are None and cost
+    nothing.
 
     Example:
         >>> x, norm_weight, conv_weight = torch.randn(6, 4, 64).bfloat16(), torch.ones(4, 64), torch.randn(256, 4)
@@ -300,8 +337,10 @@ def short_conv_bwd(grad_out: AnyTensor, x: Array, norm_weight: Array, conv_weigh
         >>> grad_x.shape, len(of_weights)
         (torch.Size([6, 4, 64]), 3)
     """
-    return _short_conv_bwd(grad_out, x, norm_weight, _taps(conv_weight), rstd, bias, mask, cu_seqlens, dilation,
-                           _is_silu(activation), add_input, zero_centered, out=out)
+    wanted = _wanted(wanted, 4)
+    made = _short_conv_bwd(grad_out, x, norm_weight, _taps(conv_weight), rstd, bias, mask, cu_seqlens, dilation,
+                           _is_silu(activation), add_input, zero_centered, *wanted, out=out)
+    return _without(made, wanted)
 
 
 def engram_gate_conv_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: Array | None, eps: float,

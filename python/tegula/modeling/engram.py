@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Engram's lookup, gate and short convolution with their gradients. A weight that has a tensor main_grad, as
-Megatron's parameters have, gets its gradient added there, in float32, and none from autograd."""
+Megatron's parameters have, gets its gradient added there, in float32, and none from autograd; compiled code does not see
+it, and autograd gets the gradient."""
 from typing import Literal, Optional
 
 import torch
@@ -22,23 +23,50 @@ def _unflat(t, shape):
     return t if t.ndim == len(shape) else t.view(shape)
 
 
+def _check_lead(name, t, last, of, want):
+    """t [..., the last dimensions] has the leading dimensions `want` of the tensor named `of`; or one of them has only
+    one, of all tokens in order."""
+    lead = t.shape[:t.ndim - last]
+    if lead != want and len(lead) != 1 and len(want) != 1:
+        raise ValueError(f"{name}: shape is {list(t.shape)}, want {[*want, *t.shape[t.ndim - last:]]}, as {of} has it")
+
+
+def _flat_mask(name, mask, of, want):
+    if mask is None:
+        return None
+    _check_lead(name, mask, 0, of, want)
+    return mask.reshape(-1)
+
+
 def _wants_gradient(*tensors):
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def _main_grads(*weights):
+    """Looked up in the forward: what the backward unpacks need not be the parameter itself, for hooks on saved tensors and
+    checkpoints give others."""
+    return [None if torch.compiler.is_compiling() else getattr(w, "main_grad", None) for w in weights]
 
 
 def _weight_gradients(ctx, partial, weights, wanted):
     """What autograd gets for the two weights: None for what is added to main_grad, or not wanted."""
     if not any(wanted):
         return None, None
-    main = [getattr(w, "main_grad", None) for w in weights]
-    to = [torch.zeros(w.shape, dtype=torch.float32, device=w.device) if m is None or not is_wanted else m
-          for w, m, is_wanted in zip(weights, main, wanted)]
+    main = [m if is_wanted else None for m, is_wanted in zip(ctx.main_grads, wanted)]
+    is_tied = main[0] is not None and main[0] is main[1]
+    to = [torch.zeros(w.shape, dtype=torch.float32, device=w.device) if m is None else m for w, m in zip(weights, main)]
+    if is_tied:
+        to[1] = torch.zeros_like(to[0])
     grad_w_reduce(partial, *(w.detach() for w in weights), *to, ctx.zero_centered)
+    if is_tied:
+        to[0] += to[1]
     return tuple(t if m is None and is_wanted else None for t, m, is_wanted in zip(to, main, wanted))
 
 
 def _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
     """(output, what the backward needs)"""
+    _check_lead("k", k, 2, "hidden_states", hidden_states.shape[:-2])
+    _check_lead("v", v, 1, "hidden_states", hidden_states.shape[:-2])
     output, *saved = engram_gate_fwd(
         _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1), None, eps, clamp_value, is_saved,
         weights=(weight_hidden, weight_embed), add_residual=add_residual)
@@ -52,6 +80,7 @@ class EngramGateFn(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
         ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, False
+        ctx.main_grads = _main_grads(weight_hidden, weight_embed)
         is_saved = any(ctx.needs_input_grad)
         output, saved = _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps,
                               add_residual)
@@ -63,24 +92,33 @@ class EngramGateFn(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
         hidden_states, k, v, weight_hidden, weight_embed, *saved = ctx.saved_tensors
-        weights = weight_hidden, weight_embed
+        weights, wanted = (weight_hidden, weight_embed), ctx.needs_input_grad
         grad_x, grad_k, grad_v, partial = engram_gate_bwd(
             _flat(grad_output, 2), _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1), None, *saved, ctx.clamp_value,
-            weights=weights, add_residual=ctx.add_residual)
-        return (grad_x.view(hidden_states.shape), grad_k.view(k.shape), grad_v.view(v.shape),
-                *_weight_gradients(ctx, partial, weights, ctx.needs_input_grad[3:5]), None, None, None)
+            weights=weights, add_residual=ctx.add_residual, wanted=(*wanted[:3], any(wanted[3:5])))
+        return (_shaped(grad_x, hidden_states), _shaped(grad_k, k), _shaped(grad_v, v),
+                *_weight_gradients(ctx, partial, weights, wanted[3:5]), None, None, None)
+
+
+def _shaped(grad, t):
+    """A gradient, or None, in the shape of its tensor."""
+    return None if grad is None else grad.view(t.shape)
 
 
 def _by_stream(kv, hidden_states):
     """[..., (H + 1) * D] or [..., H + 1, D] as [T, H + 1, D]."""
     streams, hidden = hidden_states.shape[-2:]
-    return kv if kv.shape[1:] == (streams + 1, hidden) else kv.reshape(-1, streams + 1, hidden)
+    last = 2 if kv.shape[-2:] == (streams + 1, hidden) else 1
+    _check_lead("kv", kv, last, "hidden_states", hidden_states.shape[:-2])
+    if last == 2 and kv.ndim == 3:
+        return kv
+    return kv.reshape(kv.shape[:kv.ndim - last].numel(), streams + 1, hidden)
 
 
 def _gate_kv(is_saved, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
              add_residual=True, zero_centered=False, sign="bit"):
     """(output, what the backward needs)"""
-    mask = None if image_token_mask is None else image_token_mask.reshape(-1)
+    mask = _flat_mask("image_token_mask", image_token_mask, "hidden_states", hidden_states.shape[:-2])
     output, *saved = engram_gate_kv_fwd(
         _flat(hidden_states, 2), _flat(_by_stream(kv, hidden_states), 2), None, eps, clamp_value, is_saved, mask,
         weights=(weight_hidden, weight_embed), add_residual=add_residual, zero_centered=zero_centered, sign=sign)
@@ -95,6 +133,7 @@ class EngramGateKvFn(torch.autograd.Function):
     def forward(ctx, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
                 add_residual=True, zero_centered=False, sign="bit"):
         ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, zero_centered
+        ctx.main_grads = _main_grads(weight_hidden, weight_embed)
         is_saved = any(ctx.needs_input_grad)
         output, saved = _gate_kv(is_saved, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps,
                                  image_token_mask, add_residual, zero_centered, sign)
@@ -106,12 +145,20 @@ class EngramGateKvFn(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
         hidden_states, kv, weight_hidden, weight_embed, mask, *saved = ctx.saved_tensors
-        weights = weight_hidden, weight_embed
+        weights, wanted = (weight_hidden, weight_embed), ctx.needs_input_grad
         grad_x, grad_kv, partial = engram_gate_kv_bwd(
             _flat(grad_output, 2), _flat(hidden_states, 2), _flat(_by_stream(kv, hidden_states), 2), None, *saved,
-            ctx.clamp_value, mask, weights=weights, add_residual=ctx.add_residual, zero_centered=ctx.zero_centered)
-        return (grad_x.view(hidden_states.shape), grad_kv.view(kv.shape),
-                *_weight_gradients(ctx, partial, weights, ctx.needs_input_grad[2:4]), *(None,) * 6)
+            ctx.clamp_value, mask, weights=weights, add_residual=ctx.add_residual, zero_centered=ctx.zero_centered,
+            wanted=(*wanted[:2], any(wanted[2:4])))
+        return (_shaped(grad_x, hidden_states), _shaped(grad_kv, kv),
+                *_weight_gradients(ctx, partial, weights, wanted[2:4]), *(None,) * 6)
+
+
+def _by_token(indices):
+    """[..., C] as [T, C], any strides."""
+    if indices.ndim == 2:
+        return indices
+    return indices.reshape(indices.shape[:-1].numel(), indices.shape[-1])
 
 
 class EngramLookupFn(torch.autograd.Function):
@@ -122,25 +169,28 @@ class EngramLookupFn(torch.autograd.Function):
     def forward(ctx, table, indices, row_begin=0):
         if table.dtype not in (torch.bfloat16, torch.float32):
             raise TypeError(f"table: dtype is {table.dtype}, want bfloat16 or float32: others have no gradient")
-        ctx.save_for_backward(table, indices)
-        ctx.row_begin = row_begin
-        rows = indices.reshape(-1, indices.shape[-1])
-        return engram_lookup(table, rows, row_begin=row_begin).view(*indices.shape, table.shape[1])
+        ctx.main_grad, = _main_grads(table)
+        if ctx.needs_input_grad[0] and indices.device != (table if ctx.main_grad is None else ctx.main_grad).device:
+            raise ValueError(f"table: is on {table.device} and requires a gradient, want a main_grad on {indices.device}, "
+                             "as indices")
+        ctx.save_for_backward(indices)          # the table's values may change: its gradient needs none
+        ctx.shape, ctx.dtype, ctx.row_begin = table.shape, table.dtype, row_begin
+        return engram_lookup(table, _by_token(indices), row_begin=row_begin).view(*indices.shape, table.shape[1])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
-        table, indices = ctx.saved_tensors
-        main = getattr(table, "main_grad", None)
-        to = torch.zeros(table.shape, dtype=torch.float32, device=table.device) if main is None else main
-        engram_lookup_bwd(_flat(grad_output, 2), indices.reshape(-1, indices.shape[-1]), table.shape[0],
-                          row_begin=ctx.row_begin, grad_table=to)
-        return (to.to(table.dtype) if main is None else None), None, None
+        indices, = ctx.saved_tensors
+        to = ctx.main_grad
+        if to is None:
+            to = torch.zeros(ctx.shape, dtype=torch.float32, device=indices.device)
+        engram_lookup_bwd(_flat(grad_output, 2), _by_token(indices), ctx.shape[0], row_begin=ctx.row_begin, grad_table=to)
+        return (to.to(ctx.dtype) if ctx.main_grad is None else None), None, None
 
 
 def lookup(table: Tensor, indices: Tensor, row_begin: int = 0) -> Tensor:
     """Rows indices - row_begin of a table [R, D], bfloat16 or float32: [..., C] -> [..., C, D], zeros where there is no
-    such row.
+    such row. A table in pinned memory that requires a gradient needs a main_grad on the device of indices.
 
     Example:
         >>> table = torch.randn(100, 64, requires_grad=True)
@@ -182,15 +232,21 @@ def engram_gate_kv(hidden_states: Tensor, kv: Tensor, weight_hidden: Tensor, wei
     return made
 
 
-def _of_weight(weight, partial, is_wanted):
+def _of_weight(weight, partial, main_grad):
     """What autograd gets for a weight: None for what is added to main_grad, or not wanted."""
-    if weight is None or not is_wanted:
+    if partial is None:
         return None
-    grad, main = partial.sum(0).view(weight.shape), getattr(weight, "main_grad", None)
-    if main is None:
+    grad = partial.sum(0).view(weight.shape)
+    if main_grad is None:
         return grad.to(weight.dtype)
-    main += grad
+    main_grad += grad
     return None
+
+
+def _sequences(x):
+    """cu_seqlens of x [..., S, H, D]: each S tokens are a sequence."""
+    count = x.shape[:-3].numel()
+    return None if x.ndim <= 3 or count == 1 else torch.arange(count + 1, device=x.device) * x.shape[-3]
 
 
 class ShortConvFn(torch.autograd.Function):
@@ -201,11 +257,17 @@ class ShortConvFn(torch.autograd.Function):
     def forward(ctx, x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens,
                 mask, zero_centered):
         is_saved = any(ctx.needs_input_grad)
+        if cu_seqlens is None:
+            cu_seqlens = _sequences(x)
+        mask = _flat_mask("mask", mask, "x", x.shape[:-2])
+        if residual is not None:
+            _check_lead("residual", residual, 2, "x", x.shape[:-2])
+            ctx.residual_shape, residual = residual.shape, _flat(residual, 2)
         out, rstd = _short_conv(_flat(x, 2), norm_weight, conv_weight, dilation, eps, activation, bias, add_input,
-                                None if residual is None else _flat(residual, 2), cu_seqlens, None, is_saved, mask=mask,
-                                zero_centered=zero_centered)
+                                residual, cu_seqlens, None, is_saved, mask=mask, zero_centered=zero_centered)
         if is_saved:
             ctx.save_for_backward(x, norm_weight, conv_weight, bias, cu_seqlens, mask, rstd)
+        ctx.main_grads = _main_grads(norm_weight, conv_weight, bias)
         ctx.numbers = dilation, activation, add_input, zero_centered
         return out.view(x.shape)
 
@@ -214,21 +276,22 @@ class ShortConvFn(torch.autograd.Function):
     def backward(ctx, grad_output):
         x, norm_weight, conv_weight, bias, cu_seqlens, mask, rstd = ctx.saved_tensors
         dilation, activation, add_input, zero_centered = ctx.numbers
-        grad_x, norm, conv, of_bias = short_conv_bwd(
-            _flat(grad_output, 2), _flat(x, 2), norm_weight, conv_weight, rstd, dilation, activation, bias, add_input,
-            cu_seqlens, mask=mask, zero_centered=zero_centered)
         wanted = ctx.needs_input_grad
-        return (grad_x.view(x.shape), _of_weight(norm_weight, norm, wanted[1]),
-                _of_weight(conv_weight, conv, wanted[2]), _of_weight(bias, of_bias, wanted[3]),
-                grad_output if wanted[4] else None, *(None,) * 7)
+        grad_x, *partials = (None,) * 4
+        if any(wanted[:4]):
+            grad_x, *partials = short_conv_bwd(
+                _flat(grad_output, 2), _flat(x, 2), norm_weight, conv_weight, rstd, dilation, activation, bias, add_input,
+                cu_seqlens, mask=mask, zero_centered=zero_centered, wanted=wanted[:4])
+        return (_shaped(grad_x, x), *map(_of_weight, (norm_weight, conv_weight, bias), partials, ctx.main_grads),
+                grad_output.reshape(ctx.residual_shape) if wanted[4] else None, *(None,) * 7)
 
 
 def short_conv(x: Tensor, norm_weight: Tensor, conv_weight: Tensor, dilation: int = 3, eps: float = 1e-5,
                activation: Literal["silu", "none"] = "silu", bias: Optional[Tensor] = None, add_input: bool = False,
                residual: Optional[Tensor] = None, cu_seqlens: Optional[Tensor] = None, mask: Optional[Tensor] = None,
                zero_centered: bool = False) -> Tensor:
-    """tegula.engram.short_conv of x [..., H, D] without state, with gradients of x, residual and the weights. With
-    cu_seqlens and mask, tokens are counted over all leading dimensions.
+    """tegula.engram.short_conv of x [..., S, H, D] without state, with gradients of x, residual and the weights. Each S
+    tokens are a sequence. With cu_seqlens, tokens are counted over all leading dimensions.
 
     Example:
         >>> conv_weight = torch.randn(256, 4, requires_grad=True)
