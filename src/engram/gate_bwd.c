@@ -183,7 +183,9 @@ tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_
     TGL_TRY(tgl_gate_expect_apart("grad_hidden_states", grad_hidden_states));
     TGL_TRY(tgl_gate_expect_apart("grad_k", grad_k));
     TGL_TRY(tgl_gate_expect_apart("grad_v", grad_v));
-    const int64_t num_partials = grad_w_partial ? n.num_partials : tgl_engram_gate_num_partials(n.hidden);
+    /* Without partial sums nothing depends on their number: no block need be without a token. */
+    const int64_t num_partials =
+        grad_w_partial ? n.num_partials : tgl_min(n.num_tokens, tgl_engram_gate_num_partials(n.hidden));
     if (num_partials == 0 && n.num_tokens > 0)
         return tgl_fail(TGL_ERR_ARGUMENT, "grad_w_partial: shape is [0, ...], want [>= 1, ...]");
     problem p = {
