@@ -159,7 +159,7 @@ static inline void start(void)                  /* once: a device, its context *
 static inline char *read_text(const char *relative)     /* to this folder */
 {
     char path[2048];
-    snprintf(path, sizeof path, "%.*s/%s", (int)(strrchr(__FILE__, '/') - __FILE__), __FILE__, relative);
+    snprintf(path, sizeof path, "%s/%s", EMULATOR_DIR, relative);
     FILE *f = fopen(path, "rb");
     if (!f) {
         perror(path);
