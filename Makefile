@@ -22,7 +22,7 @@ configure:
 	@cmake --preset release -DPython_EXECUTABLE=$(PYTHON) --log-level=WARNING
 
 build: configure
-	@cmake --build build --parallel $(JOBS)
+	@cmake --build build --parallel $(JOBS) --target tegula_products
 
 run: configure
 	@cmake --build build --parallel $(JOBS) --target tegula_tool tegula
