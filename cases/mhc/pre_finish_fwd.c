@@ -83,6 +83,7 @@ const case_op pre_finish_fwd_cases = {
         "num_tokens=0,1,2,40 hidden=1,8,63,64,1016,2048,2056,7168 num_splits=2 repeat=2",
         "num_tokens=5 hidden=136 num_splits=1,3,16,17,100 wanted=-,a,b,c,abc",
         "num_tokens=1023,1024,1027 hidden=24,65 num_splits=1 repeat=2",
+        "num_tokens=37,1060 num_streams=1,2,3,8 hidden=8,9 num_splits=1 repeat=1",
         "num_tokens=9 num_streams=3 hidden=72,65 layout=gaps,outside,same gap=8 offset=0,1 values=normal,special"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=300 hidden=1280,2560,4096,5120,6144,7168 num_splits=1,48",
                                    "num_tokens=80000 hidden=7168 num_splits=1"),

@@ -75,16 +75,38 @@ static bool has_vectors(const void *context, const tgl_target *target)
     return p->hidden % ROWS_UNIT == 0 && tgl_rows_have_vectors(p->residual) && tgl_rows_out_have_vectors(p->out);
 }
 
-static tgl_shape shape(void *context, const tgl_target *target)
+/* Adds the blocks that make gates. Of many tokens each has as many as a warp has lanes, of few all SMs have some. */
+static tgl_shape with_gates(problem *p, tgl_shape s)
 {
-    problem *p = context;
-    p->tile = p->num_tokens < 1024 ? 1 : PRE_FINISH_TILE;       /* few tokens: all SMs have some */
-    tgl_shape s = tgl_shape_with(tgl_rows_token_shape(tgl_ceil_div(p->num_tokens, p->tile), p->hidden), p, sizeof *p);
-    s.block += 32;
-    return s;
+    p->tile = p->num_tokens > 1024 ? PRE_FINISH_TILE : 4;
+    if (p->gates[0] || p->gates[1] || p->gates[2])
+        p->gate_rows = tgl_strided_grid(tgl_ceil_div(tgl_ceil_div(p->num_tokens, p->tile), s.grid[0]), 32767);
+    s.grid[1] = p->gate_rows + tgl_strided_grid(p->num_tokens, 32768);
+    return tgl_shape_with(s, p, sizeof *p);
 }
 
-static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } } };
+static tgl_shape any_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    tgl_shape s = tgl_rows_shape_of(p->num_tokens, p->hidden, PRE_FINISH_THREADS - 32);
+    s.block += 32;
+    return with_gates(p, s);
+}
+
+static tgl_shape vectors_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    const int64_t units = p->hidden / ROWS_UNIT, bytes = 2 * ROWS_UNIT * p->num_streams;
+    const int64_t slices = tgl_ceil_div(units * bytes, PRE_FINISH_SLICE);
+    if (target->architecture < 90) return any_shape(p, target);
+    p->slice = (int32_t)tgl_ceil_div(units, slices);
+    const int64_t sweeps = tgl_ceil_div(p->slice, PRE_FINISH_SLICE_THREADS);
+    return with_gates(p, (tgl_shape){ { slices }, .block = (int)tgl_ceil_div(tgl_ceil_div(p->slice, sweeps), 32) * 32,
+                                      .shared_bytes = p->slice * bytes });
+}
+
+static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, vectors_shape },
+                                        [ANY] = { NULL, NULL, any_shape } } };
 
 tgl_status tgl_mhc_pre_finish_fwd(const DLTensor *residual, const DLTensor *out_mul_parts, const DLTensor *sqrsum_parts,
                                   const DLTensor *scale, const DLTensor *base, DLTensor *pre_mix, DLTensor *post_mix,

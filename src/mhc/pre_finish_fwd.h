@@ -14,19 +14,23 @@ typedef struct {
     float *gates[3];                        /* pre_mix, post_mix, comb_mix; each NULL: not wanted */
     rows_out out;
     int64_t num_tokens, num_streams, hidden;
-    int32_t num_groups, num_rows, repeat, tile;     /* tokens of a block */
+    int64_t gate_rows;                      /* rows of the grid whose blocks make gates */
+    int32_t num_groups, num_rows, repeat, tile;     /* tile: tokens of such a block */
+    int32_t slice;                          /* units of a block's columns in shared memory */
     float columns, rms_eps, sinkhorn_eps;   /* columns: num_streams * hidden */
     gates_numbers numbers;
 } pre_finish_fwd_args;
 
-/* Most tokens of a block: rows of their logits are the lanes of a warp. Sinkhorn takes as long for all as for one. */
-#define PRE_FINISH_TILE 4
+#define PRE_FINISH_THREADS 256
+#define PRE_FINISH_TILE 32          /* most tokens of a block that makes gates */
+#define PRE_FINISH_SLICE 32768      /* most bytes of a block's columns in shared memory */
+#define PRE_FINISH_SLICE_THREADS 128        /* of such a block, at most */
 
 /* The sum of row j of token t; of its squares, if j is the number of rows. */
 TGL_INLINE float pre_finish_sum(const pre_finish_fwd_args *a, int64_t t, int j, int rows)
 {
-    return j < rows ? partials_sum(a->in.out_mul + t * rows + j, a->num_tokens * rows, a->in.num_splits)
-                    : partials_sum(a->in.sqrsum + t, a->num_tokens, a->in.num_splits);
+    const float *const from = j < rows ? a->in.out_mul + t * rows + j : a->in.sqrsum + t;
+    return partials_sum(from, j < rows ? a->num_tokens * rows : a->num_tokens, a->in.num_splits);
 }
 /* A gate, or a logit of comb; r: the token's factor. */
 TGL_INLINE float pre_finish_gate(const pre_finish_fwd_args *a, int j, int n, float sum, float r)

@@ -25,13 +25,11 @@ TGL_INLINE float partials_block(const float *from, int64_t stride, int64_t count
 
 TGL_INLINE float partials_sum(const float *from, int64_t stride, int64_t count)
 {
-    float sum = partials_block(from, stride, count), level[PARTIALS_LEVELS];    /* of 2^l blocks, the left of a pair */
+    float sum = 0, level[PARTIALS_LEVELS] = { 0 };      /* of 2^l blocks, the left of a pair */
     int32_t blocks = 1;
-    MHC_UNROLL
-    for (int l = 0; l < PARTIALS_LEVELS; l++) level[l] = sum;
     while ((int64_t)blocks * PARTIALS_BLOCK < count) blocks *= 2;
     MHC_KEEP_LOOP
-    for (int32_t b = 1; b < blocks; b++) {
+    for (int32_t b = 0; b < blocks; b++) {
         const int64_t first = (int64_t)b * PARTIALS_BLOCK;
         sum = first < count ? partials_block(from + first * stride, stride, count - first) : 0.0f;
         MHC_UNROLL
