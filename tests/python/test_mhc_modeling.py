@@ -193,6 +193,36 @@ def test_post(n0, h, device):
     assert left.shape == (lead[0] * lead[1], 4, h) and torch.equal(left.view(inputs[1].shape), grads[1])
 
 
+def test_post_without_comb(device):
+    """Streams as they are: the identity's bits, and its gradients; that of the residual is shared with pre's two ops."""
+    lead, n, h = (2, 3), 4, 72
+    inputs = [t.to(device) for t in (torch.randn(*lead, h).bfloat16(), torch.randn(*lead, n, h).bfloat16(),
+                                     torch.rand(*lead, n, 1))]
+    identity = torch.eye(n, device=device).expand(*lead, n, n).contiguous()
+    want = mhc_post_fwd(*inputs, identity)
+    assert torch.equal(mhc_post_fwd(*inputs, None), want)
+    into = inputs[1].clone()
+    assert mhc_post_fwd(inputs[0], into, inputs[2], None, out=into) is into and torch.equal(into, want)
+    up, mix = torch.randn_like(want), torch.rand(*lead, n, 1, device=device)
+    grads = []
+    for comb in (identity, None):
+        ours = leaves(*inputs)
+        streams = mhc_post(*ours, comb)
+        assert torch.equal(streams, want)
+        sent = up.clone()
+        (streams * sent).sum().backward()
+        grads.append([t.grad for t in ours])
+        ours = leaves(*inputs)
+        x = mhc_pre_apply_mix(ours[1], mix)                 # reads the residual, too
+        mhc_post(x, ours[1], ours[2], comb).backward(sent)
+        assert torch.equal(sent, up)                        # is the caller's
+        grads[-1] += [ours[1].grad, ours[2].grad]
+    for a, b in zip(*grads, strict=True):
+        assert torch.equal(a, b)
+    d_x, d_residual, d_post, d_comb = mhc_post_bwd(*inputs, None, up, fuse_grad_acc=False)
+    assert d_comb is None and torch.equal(d_residual, up) and torch.equal(d_post, mhc_post_bwd(*inputs, identity, up)[2])
+
+
 def test_head_compute_mix(device):
     for lead in tokens(device, 1024):
         inputs = [t.to(device) for t in (torch.randn(*lead, 4), torch.randn(1), torch.randn(4))]
@@ -297,20 +327,43 @@ def reference_block(x, fn, scale, base, weight, matrix, n=4):
     return torch.einsum("...io,...ih->...oh", comb, x) + y.unsqueeze(-2) * post
 
 
+def reference_gradients(x, params, up, n):
+    """Those of reference_block of x [T, N, H] and params, each with the sum of the magnitudes that were added to it: of a
+    parameter one per token, which may nearly cancel."""
+    of_x, sums, magnitudes = [], [0.0] * len(params), [0.0] * len(params)
+    for t in range(len(x)):
+        leaves_of_t = [None if p is None else p.detach().double().requires_grad_() for p in (x[t:t + 1], *params)]
+        grads = torch.autograd.grad(reference_block(*leaves_of_t, n=n), [p for p in leaves_of_t if p is not None],
+                                    up[t:t + 1].double())
+        of_x.append(grads[0])
+        sums = [a + g for a, g in zip(sums, grads[1:])]
+        magnitudes = [a + g.abs() for a, g in zip(magnitudes, grads[1:])]
+    of_x = torch.cat(of_x)
+    return [of_x, *sums], [of_x.abs(), *magnitudes]
+
+
 @pytest.mark.parametrize("has_weight", [False, True])
 @pytest.mark.parametrize("n", [1, 4])
 def test_gradients_of_a_block(n, has_weight, device):
+    """Against float64, within half a percent of what was added: bfloat16 between the ops gives 0.1 to 0.3. Of a gradient
+    that is wrong by one percent the comparison must say so."""
     x, parts, weight, matrix = block_parts(device, n, has_weight=has_weight)
     ours = leaves(x, *parts, weight, matrix)
-    doubles = [t if t is None else t.double().detach().requires_grad_() for t in ours]
-    out, want = block(*ours, n=n), reference_block(*doubles, n=n)
-    up = torch.randn_like(out)
-    grads = torch.autograd.grad(out, [t for t in ours if t is not None], up)
-    wanted = torch.autograd.grad(want, [t for t in doubles if t is not None], up.double())
+    params = [p for p in ours[1:] if p is not None]
+    out, want = block(*ours, n=n), reference_block(*(None if t is None else t.detach().double() for t in ours), n=n)
     assert ((out - want).abs() <= 2**-7 * want.abs() + 2e-2).all()
-    for a, b in zip(grads, wanted, strict=True):
+    up = torch.randn_like(out)
+    grads = torch.autograd.grad(out, [ours[0], *params], up)
+    wanted, magnitudes = reference_gradients(x.flatten(0, -3), ours[1:], up.flatten(0, -3), n)
+
+    def error(grad, want, magnitude):
+        return ((grad.double() - want).norm() / magnitude.norm()).item()
+
+    for a, b, magnitude in zip(grads, wanted, magnitudes):
         assert a.dtype in (torch.bfloat16, torch.float32)
-        assert (a.double() - b).norm() <= 1e-2 * b.norm(), (a.shape, (a.double() - b).norm() / b.norm())
+        a = a.view(b.shape)
+        assert error(a, b, magnitude) <= 5e-3, (a.shape, error(a, b, magnitude))
+        assert error(a + 1e-2 * magnitude, b, magnitude) > 5e-3, a.shape
 
 
 @pytest.mark.parametrize("has_weight", [False, True])

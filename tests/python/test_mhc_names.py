@@ -419,6 +419,26 @@ def test_backward_mul(groups, P, device):
     torch.testing.assert_close(sqrsum, dx.square().sum(-1).float(), rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan"), 3.401e38])     # the last is finite as TF32
+@pytest.mark.parametrize("P", [1, 24, 79, 80])
+def test_backward_mul_of_what_is_not_finite(P, value, device):
+    """As the sums give it: infinite where fn is not 0, in that token and in that row of fn_grad alone."""
+    x, fn, x_grad = bf16(device, T, K) / 64, random(device, P, K) / 64, bf16(device, T, K)
+    x[1, 2] = fn[:, 3] = 0
+    mul_grad, sqr_grad, fn_grad = random(device, T, 1, P), random(device, T, 1), torch.empty_like(fn)
+    mul_grad[1, 0, P - 1] = value
+    rounded = v1("norm_fn", "round_to_tf32")
+    mul_grad, fn = rounded(mul_grad), rounded(fn)
+    d = mul_grad[:, 0].double()
+    want = x_grad.double() + d @ fn.double() + 2 * x.double() * sqr_grad.double()
+    of_fn = d.T @ x.double()
+    v1("norm_fn", "_mhc_pre_norm_fn_bwd_mul")(P, 1, K)(mul_grad, sqr_grad, x, fn, x_grad, fn_grad)
+    torch.testing.assert_close(x_grad.float(), want.float(), rtol=2**-7, atol=0.05, equal_nan=True)
+    torch.testing.assert_close(fn_grad, of_fn.float(), rtol=1e-4, atol=1e-4, equal_nan=True)
+    others = [t for t in range(T) if t != 1]
+    assert x_grad[others].isfinite().all() and fn_grad[:P - 1].isfinite().all()
+
+
 @pytest.mark.parametrize("module, name", [("ops", "MHCGemmWithSqrsum"), ("ops.norm_fn", "MHCReducePartialsAndRmsnorm")])
 def test_what_must_not_be_there(module, name):
     """DeepGEMM takes the factories of partial sums only if these imports fail."""

@@ -87,14 +87,14 @@ def run(model, form, embedding, way):
     carried[:, 0] = 1
     for i, site in enumerate(sites):
         a, c, comb, u = way(x, site, form, carried, wide)
-        if not form.has_comb:
-            comb = torch.eye(N, device=x.device).expand(len(x), N, N).contiguous()
+        comb = comb if form.has_comb else None
         y = sublayer(u, site.weights)
         # what is not rounded, for a planted fault
-        wide = torch.einsum("tio,tih->toh", comb, x.float()) + c.unsqueeze(-1) * y.float().unsqueeze(1)
+        mixed = torch.einsum("tio,tih->toh", comb, x.float()) if form.has_comb else x.float()
+        wide = mixed + c.unsqueeze(-1) * y.float().unsqueeze(1)
         x = ops.mhc_post(y, x, c, comb)
         made |= {f"site {i} {name}": t for name, t in
-                 (("pre_mix", a), ("post_mix", c), ("comb_mix", comb), ("input", u), ("residual", x))}
+                 (("pre_mix", a), ("post_mix", c), ("comb_mix", comb), ("input", u), ("residual", x)) if t is not None}
         carried = a
     made["exit"] = (mhc_head(x, *head) if form.exit == "head" else mhc.mhc_pre_apply_mix_fwd(x, carried)
                     if form.exit == "last_mix" else (x.float().sum(1) / N).bfloat16())

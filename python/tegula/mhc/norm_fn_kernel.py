@@ -10,6 +10,9 @@ from ..v2.mhc.norm_fn_kernel import (mhc_fn_normw_merge_bwd, mhc_fn_normw_merge_
 from ._factory import ignored
 
 
+_LARGEST = torch.finfo(torch.float32).max
+
+
 def _cut(t):
     """Without the low 13 bits, which a tensor core ignores. Callers round before, by TileKernels' round_to_tf32, which
     leaves them there: to round once more would round half of all numbers up."""
@@ -78,8 +81,8 @@ def _mhc_pre_norm_fn_bwd_mul(mhc_mult3, n_rms_group, rms_group_size, token_block
 
     tgl_mhc_norm_fn_bwd computes these two with out_mul_grad = grad_mixes * r and sqrsum_grad = -(sum of grad_mixes *
     out_mul) / 2 * r / sqrsum. With sqrsum = columns and eps = 0, r is 1; one more row, of zeros in fn, brings
-    sqrsum_grad in: its gradient is 1 and its product -2 * columns * sqrsum_grad. Of a token with an infinite out_mul_grad
-    x_grad is NaN. The op has at most 80 rows: with one more torch computes it, in float32."""
+    sqrsum_grad in: its gradient is 1 and its product -2 * columns * sqrsum_grad. The op has at most 80 rows: with one
+    more torch computes it, in float32."""
     ignored(**tuning)
     n = _streams(mhc_mult3, rms_group_size)
 
@@ -96,6 +99,9 @@ def _mhc_pre_norm_fn_bwd_mul(mhc_mult3, n_rms_group, rms_group_size, token_block
                 to_x.copy_((to_x.flatten(1) + grad @ fn[:, g] + 2 * columns * of_squares.unsqueeze(1)).view(to_x.shape))
                 to_fn.copy_(grad.T @ columns)
                 continue
+            # Infinity times a row's product, 0, would be NaN in the sum. The largest float32 is not, and as TF32, which no
+            # other number that is cut rounds to, it is infinite.
+            grad = grad.clamp(-_LARGEST, _LARGEST)
             grad = torch.cat([grad, torch.ones_like(grad[:, :1])], 1)
             rows = torch.cat([fn[:, g], torch.zeros_like(fn[:1, g])])
             out_mul = torch.zeros_like(grad)

@@ -74,7 +74,7 @@ def overlap(a, b):
 
 def check_out(out, *saved):
     """out is not what the backward reads."""
-    if out is not None and any(overlap(out, t) for t in saved):
+    if out is not None and any(t is not None and overlap(out, t) for t in saved):
         raise ValueError("out: shares memory with an argument that the gradients need")
 
 

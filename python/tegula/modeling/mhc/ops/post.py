@@ -11,8 +11,10 @@ from ._shapes import check_lead, check_out, flat, flat_mix, flat_out, is_traced,
 
 def _flat(x, residual, post_layer_mix, comb_res_mix):
     check_lead("x", x, 1, residual)
-    check_lead("comb_res_mix", comb_res_mix, 2, residual)
-    return flat(x, 1), flat(residual, 2), flat_mix(post_layer_mix, residual), flat(comb_res_mix, 2).contiguous()
+    if comb_res_mix is not None:
+        check_lead("comb_res_mix", comb_res_mix, 2, residual)
+        comb_res_mix = flat(comb_res_mix, 2).contiguous()
+    return flat(x, 1), flat(residual, 2), flat_mix(post_layer_mix, residual), comb_res_mix
 
 
 def _post(x, residual, post_layer_mix, comb_res_mix, out):
@@ -21,7 +23,7 @@ def _post(x, residual, post_layer_mix, comb_res_mix, out):
 
 
 @torch.no_grad()
-def mhc_post_fwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Tensor,
+def mhc_post_fwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Optional[Tensor],
                  out: Optional[Tensor] = None) -> Tensor:
     """mhc_post without gradients.
 
@@ -35,15 +37,22 @@ def mhc_post_fwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_m
 
 def _grads(inputs, d_o, is_left, edge=None):
     x, residual, post_layer_mix, comb_res_mix = inputs
-    d_x, d_residual, d_post, d_comb = _bwd(flat(d_o, 2), *_flat(*inputs))
+    d_o, args = flat(d_o, 2), _flat(*inputs)
+    if comb_res_mix is None:
+        d_x, d_post = _bwd(d_o, *args)
+        d_residual, d_comb = d_o.clone(memory_format=torch.contiguous_format), None     # d_o is not ours to add to
+    else:
+        d_x, d_residual, d_post, d_comb = _bwd(d_o, *args)
+        d_comb = unflat(d_comb, comb_res_mix.shape)
     d_residual = leave(residual, d_residual, edge) if is_left else unflat(d_residual, residual.shape)
-    return unflat(d_x, x.shape), d_residual, d_post.view(post_layer_mix.shape), unflat(d_comb, comb_res_mix.shape)
+    return unflat(d_x, x.shape), d_residual, d_post.view(post_layer_mix.shape), d_comb
 
 
 @torch.no_grad()
-def mhc_post_bwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Tensor, d_o: Tensor,
-                 fuse_grad_acc: bool = True) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The gradients of mhc_post's four tensors. With fuse_grad_acc that of residual is also left on its storage.
+def mhc_post_bwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Optional[Tensor], d_o: Tensor,
+                 fuse_grad_acc: bool = True) -> tuple[Tensor, Tensor, Tensor, Optional[Tensor]]:
+    """The gradients of mhc_post's four tensors; that of comb_res_mix is None if it was. With fuse_grad_acc that of residual
+    is also left on its storage.
 
     Example:
         >>> x, residual = torch.randn(6, 64).bfloat16(), torch.randn(6, 4, 64).bfloat16()
@@ -66,10 +75,10 @@ class _Post(torch.autograd.Function):
         return *_grads(ctx.saved_tensors, d_o, ctx.needs_input_grad[1], ctx.next_functions[1]), None
 
 
-def mhc_post(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Tensor,
+def mhc_post(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: Optional[Tensor],
              out: Optional[Tensor] = None) -> Tensor:
     """A sublayer's output x [..., H] into residual [..., N, H]: post_layer_mix [..., N, 1] or [..., N] times x, plus
-    the streams mixed by comb_res_mix [..., N, N], [input, output stream].
+    the streams mixed by comb_res_mix [..., N, N], [input, output stream], or as they are if that is None (HY-V4).
 
     Example:
         >>> x, residual = torch.randn(2, 3, 64).bfloat16(), torch.randn(2, 3, 4, 64).bfloat16()
