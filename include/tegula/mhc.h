@@ -309,6 +309,23 @@ TGL_API tgl_status tgl_mhc_split_sinkhorn_fwd(const DLTensor *mixes, const DLTen
                                               DLTensor *pre_mix, DLTensor *post_mix, DLTensor *comb_mix,
                                               const tgl_mhc_params *params, tgl_stream stream);
 
+/* tgl_mhc_split_sinkhorn_bwd() - its gradients, in one launch. Since 0.1.
+ *   mixes, scale, base   in   as above
+ *   grad_pre_mix    in   f32   [num_tokens, n]             packed; NULL: zero
+ *   grad_post_mix   in   f32   [num_tokens, n]             packed; NULL: zero
+ *   grad_comb_mix   in   f32   [num_tokens, n, n]          packed; NULL: zero
+ *   grad_mixes      out  f32   [num_tokens, n * (n + 2)]   packed
+ *   grad_scale      out  f32   [3]                         packed
+ *   grad_base       out  f32   [n * (n + 2)]               packed
+ * Equal, bit for bit, to tgl_mhc_sinkhorn_bwd() of comb's logits and tgl_mhc_pre_split_mixes_bwd() of what it gives. Reads
+ * post_mult, sinkhorn_eps, sinkhorn_repeat. Exact: CPU and CUDA agree bit for bit. */
+TGL_API tgl_status tgl_mhc_split_sinkhorn_bwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
+                                              const DLTensor *grad_pre_mix, const DLTensor *grad_post_mix,
+                                              const DLTensor *grad_comb_mix, DLTensor *grad_mixes, DLTensor *grad_scale,
+                                              DLTensor *grad_base, const tgl_mhc_params *params, void *workspace,
+                                              size_t workspace_bytes, tgl_stream stream);
+TGL_API size_t tgl_mhc_split_sinkhorn_bwd_workspace_size(const DLTensor *mixes);
+
 #ifdef __cplusplus
 }
 #endif

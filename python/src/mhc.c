@@ -295,6 +295,17 @@ THUNK(mhc_sinkhorn_bwd)
     return tgl_mhc_sinkhorn_bwd(a->grad_out, a->x, a->grad_x, &params, a->stream);
 }
 
+WORKSPACE(mhc_split_sinkhorn_bwd) { return tgl_mhc_split_sinkhorn_bwd_workspace_size(a->mixes); }
+CHECK(mhc_split_sinkhorn_bwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
+THUNK(mhc_split_sinkhorn_bwd)
+{
+    const tgl_mhc_params params = { .has_post_mult = true, .post_mult = (float)a->post_mult, .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = (float)a->eps, .sinkhorn_repeat = a->repeat };
+    return tgl_mhc_split_sinkhorn_bwd(a->mixes, a->scale, a->base, a->grad_pre_mix, a->grad_post_mix, a->grad_comb_mix,
+                                      a->grad_mixes, a->grad_scale, a->grad_base, &params, a->workspace,
+                                      a->workspace_bytes, a->stream);
+}
+
 CHECK(mhc_split_sinkhorn_fwd)
 {
     return is_within("num_streams", a->num_streams, 1, 8) && is_within("repeat", a->repeat, 1, INT32_MAX);
@@ -416,5 +427,11 @@ static op_row rows[] = {
               "comb_mix: f32[T, num_streams, num_streams]",
       .doc = "mhc_pre_split_mixes_fwd, and mhc_sinkhorn_fwd of its comb, in one launch, the same bits.",
       .check = check_mhc_split_sinkhorn_fwd, .call = call_mhc_split_sinkhorn_fwd },
+    { .text = "mhc_split_sinkhorn_bwd(mixes[T, P], scale[G], base[P], grad_pre_mix[T, N]?, grad_post_mix[T, N]?, "
+              "grad_comb_mix[T, N, M]?, post_mult: float = 2.0, repeat: int = 20, eps: float = 1e-6) -> "
+              "grad_mixes: f32[T, P], grad_scale: f32[G], grad_base: f32[P]",
+      .doc = "The gradients of mhc_split_sinkhorn_fwd's tensors, in one launch; a gradient that is None is zero.",
+      .check = check_mhc_split_sinkhorn_bwd, .call = call_mhc_split_sinkhorn_bwd,
+      .workspace = workspace_mhc_split_sinkhorn_bwd },
 };
 DOMAIN_WITH(mhc, others);

@@ -24,6 +24,7 @@ EXAMPLES = {
     "mhc_norm_fn_finish_fwd": f"{_PARTS}\nnum_columns = 256",
     "mhc_norm_fn_parts_fwd": f"residual, fn = {_STREAMS}, torch.randn(24, 256)",
     "mhc_pre_split_mixes_bwd": _MIXES,
+    "mhc_split_sinkhorn_bwd": _MIXES,
     "mhc_split_sinkhorn_fwd": f"{_MIXES}\nnum_streams = 4",
     "mhc_head_compute_mix_fwd": _HEAD,
     "mhc_head_compute_mix_bwd": f"{_HEAD}\ngrad_pre_mix = torch.randn(6, 4)",

@@ -315,13 +315,7 @@ def _split_backward(ctx, wanted, pre, post, comb=None):
 
 
 def _split_sinkhorn_backward(ctx, wanted, *grads):
-    mixes, scale, base = ctx.saved_tensors
-    num_streams, post_mult, repeat, eps = ctx.settings
-    pre, post, comb = map(_packed, grads)
-    if comb is not None:
-        logits = _tegula.mhc_pre_split_mixes_fwd(mixes, scale, base, num_streams)[2]
-        comb = _tegula.mhc_sinkhorn_bwd(comb, logits, repeat, eps)
-    made = _tegula.mhc_pre_split_mixes_bwd(mixes, scale, base, pre, post, comb, post_mult)
+    made = _tegula.mhc_split_sinkhorn_bwd(*ctx.saved_tensors, *map(_packed, grads), *ctx.settings)
     return dict(zip(("mixes", "scale", "base"), made))
 
 
@@ -350,7 +344,7 @@ GRADIENTS = {
         ("mhc_pre_split_mixes_fwd", _split_backward, _save_mhc("mixes", "scale", "base", numbers=("post_mult",))),
         ("mhc_pre_split_mixes_fwd_gates", _split_backward, _save_mhc("mixes", "scale", "base", numbers=("post_mult",))),
         ("mhc_split_sinkhorn_fwd", _split_sinkhorn_backward,
-         _save_mhc("mixes", "scale", "base", numbers=("num_streams", "post_mult", "repeat", "eps"))),
+         _save_mhc("mixes", "scale", "base", numbers=("post_mult", "repeat", "eps"))),
         ("mhc_norm_fn_fwd", _norm_fn_backward, _save_norm_fn),
         ("mhc_head_compute_mix_fwd", _head_backward, _save_mhc("mixes", "scale", "base")),
         ("mhc_sinkhorn_fwd", _sinkhorn_backward, _save_mhc("x", numbers=("repeat", "eps"))))},

@@ -19,28 +19,10 @@ tgl_status tgl_mhc_pre_split_mixes_bwd(const DLTensor *mixes, const DLTensor *sc
 {
     const DLTensor *tensors[] = { mixes, scale, base, grad_pre_mix, grad_post_mix, grad_comb, grad_mixes, grad_scale,
                                   grad_base };
-    const DLTensor *given[] = { grad_pre_mix, grad_post_mix, grad_comb };
     sizes s;
     TGL_TRY(tgl_take(&tgl_mhc_pre_split_mixes_bwd_signature, tensors, params, &s.num_tokens));
-    int n = 1;
-    while (n < MHC_MAX_STREAMS && gates_columns(n, (int)s.num_groups) < s.num_columns) n++;
-    if (gates_columns(n, (int)s.num_groups) != s.num_columns)
-        return tgl_fail(TGL_ERR_ARGUMENT, "mixes: shape is [%lld, %lld], want [%lld, %s] for n in 1..8",
-                        (long long)s.num_tokens, (long long)s.num_columns, (long long)s.num_tokens,
-                        s.num_groups == 3 ? "n * (n + 2)" : "2 * n");
-    if (grad_comb && s.num_groups == 2)
-        return tgl_fail(TGL_ERR_ARGUMENT, "grad_comb: is given, want NULL for mixes without comb");
-    for (int i = 0; i < 3; i++)
-        if (given[i] && s.num_streams != n)
-            return tgl_fail(TGL_ERR_ARGUMENT, "%s: shape is [..., %lld], want [..., %d]",
-                            i == 0 ? "grad_pre_mix" : i == 1 ? "grad_post_mix" : "grad_comb", (long long)s.num_streams,
-                            n);
-    gates_bwd_args a = { .mixes = tgl_data(mixes), .scale = tgl_data(scale), .base = tgl_data(base),
-                         .grad_mixes = tgl_data(grad_mixes), .grad_scale = tgl_data(grad_scale),
-                         .grad_base = tgl_data(grad_base), .num_tokens = s.num_tokens,
-                         .row_stride = s.num_tokens > 1 ? tgl_stride(mixes, 0) : 0, .num_streams = n,
-                         .num_groups = (int32_t)s.num_groups, .numbers = tgl_mhc_gates(params) };
-    for (int i = 0; i < 3; i++) a.grad_out[i] = given[i] ? tgl_data(given[i]) : NULL;
+    gates_bwd_args a;
+    TGL_TRY(tgl_gates_take_grads(&a, tensors, "grad_comb", s.num_tokens, s.num_columns, s.num_streams, params));
     TGL_TRY(tgl_gates_take_workspace(&a, mixes, workspace, workspace_bytes));
     return tgl_run(&tgl_mhc_pre_split_mixes_bwd_signature, &TGL_GATES_BWD, tensors, &a, stream);
 }

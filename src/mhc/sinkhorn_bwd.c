@@ -14,31 +14,9 @@ typedef sinkhorn_bwd_args problem;
 static void run_tokens(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    const int n = p->num_streams;
-    float kept[(MHC_SINKHORN_SPAN + 2) * 2 * MHC_MAX_STREAMS];
-    const sinkhorn_history history = { kept, 1 };
-    for (int64_t t = begin; t < end; t++) {
-        const float *x = p->x + t * n * n;
-        mhc_matrix m;
-        float softmax[MHC_MAX_STREAMS][MHC_MAX_STREAMS];
-        sinkhorn_grads d;
-        for (int i = 0; i < n * n; i++) {
-            m.e[i / n][i % n] = x[i];
-            d.e[i / n][i % n] = p->grad_out[t * n * n + i];
-        }
-        for (int i = 0; i < n; i++) {
-            const float rcp = mhc_softmax(m.e[i], n);
-            for (int o = 0; o < n; o++) {
-                softmax[i][o] = m.e[i][o] * rcp;
-                m.e[i][o] = tgl_fma(m.e[i][o], rcp, p->eps);
-            }
-        }
-        sinkhorn_bwd_steps(&m, &d, n, p->repeat, p->eps, &history);
-        for (int i = 0; i < n; i++) {
-            sinkhorn_bwd_softmax(softmax[i], d.e[i], n);
-            for (int o = 0; o < n; o++) p->grad_x[(t * n + i) * n + o] = d.e[i][o];
-        }
-    }
+    const int64_t size = p->num_streams * p->num_streams;
+    for (int64_t t = begin; t < end; t++)
+        sinkhorn_bwd_token(p->grad_out + t * size, p->x + t * size, p->num_streams, p->repeat, p->eps, p->grad_x + t * size);
 }
 
 static tgl_status cpu(const void *context)

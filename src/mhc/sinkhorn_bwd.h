@@ -159,4 +159,28 @@ TGL_INLINE void sinkhorn_bwd_softmax(const float *softmax, float *d, int n)
     for (int o = 0; o < n; o++) d[o] = tgl_one_nan((d[o] - dot) * softmax[o]);
 }
 
+#ifndef __CUDACC__
+/* A token's logits x, [n, n], and the gradient of its matrix; grad_x may be either. */
+TGL_INLINE void sinkhorn_bwd_token(const float *grad_out, const float *x, int n, int32_t repeat, float eps, float *grad_x)
+{
+    float kept[(MHC_SINKHORN_SPAN + 2) * 2 * MHC_MAX_STREAMS], softmax[MHC_MAX_STREAMS][MHC_MAX_STREAMS];
+    const sinkhorn_history history = { kept, 1 };
+    mhc_matrix m;
+    sinkhorn_grads d;
+    for (int i = 0; i < n * n; i++) m.e[i / n][i % n] = x[i], d.e[i / n][i % n] = grad_out[i];
+    for (int i = 0; i < n; i++) {
+        const float rcp = mhc_softmax(m.e[i], n);
+        for (int o = 0; o < n; o++) {
+            softmax[i][o] = m.e[i][o] * rcp;
+            m.e[i][o] = tgl_fma(m.e[i][o], rcp, eps);
+        }
+    }
+    sinkhorn_bwd_steps(&m, &d, n, repeat, eps, &history);
+    for (int i = 0; i < n; i++) {
+        sinkhorn_bwd_softmax(softmax[i], d.e[i], n);
+        for (int o = 0; o < n; o++) grad_x[i * n + o] = d.e[i][o];
+    }
+}
+#endif
+
 #endif

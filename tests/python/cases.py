@@ -127,6 +127,8 @@ def mhc_cases(device):
     yield "mhc_pre_finish_fwd", x, few, squares, scale[:2], base[:6], {"post_eps": 1e-6}
     yield "mhc_pre_finish_fwd", x, few[:, :, :3].contiguous(), squares, scale[:1], base[:3], 1e-5, 0.0
     yield "mhc_split_sinkhorn_fwd", mixes, scale, base, 3, 1.0, 1e-2
+    yield "mhc_split_sinkhorn_bwd", mixes, scale, base, gate, gate, comb, 1.0, 3, 1e-2
+    yield "mhc_split_sinkhorn_bwd", mixes, scale, base, None, gate, None
     yield "mhc_pre_split_mixes_fwd", mixes, scale, base, 3, 1.0, 1e-2
     yield "mhc_pre_split_mixes_fwd", mixes[:, :6], scale[:2], base[:6], 3, 1.0, 1e-2, 1e-3
     yield "mhc_pre_split_mixes_bwd", mixes, scale, base, gate, gate, comb

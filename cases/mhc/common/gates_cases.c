@@ -70,6 +70,12 @@ static float logit(const case_problem *c, const sizes *s, int64_t t, int64_t j)
                 mhc_at(&c->tensors[GATES_BASE], &j));
 }
 
+float gates_logit(const case_problem *c, int64_t t, int64_t j)
+{
+    const sizes s = sizes_of(c);
+    return logit(c, &s, t, j);
+}
+
 /* Where column j of token t is in the tensor of its group. */
 static void find(const sizes *s, int64_t t, int64_t j, int64_t at[3])
 {

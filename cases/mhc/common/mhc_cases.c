@@ -115,3 +115,74 @@ void mhc_fill_values(const case_problem *c, case_tensor *t, uint64_t seed)
         case_encode(t->dtype, value, at);
     }
 }
+
+/* ---- Sinkhorn, backward ---- */
+
+/* Steps 0 .. 2 R - 2, columns first. Step s makes of[s], the reciprocals of sums[s]. */
+typedef struct { int64_t n, num_steps; float eps, *e, *of; } steps;
+
+static float *of(const steps *s, int64_t step) { return s->of + (step < 0 ? 0 : step + 1) * s->n; }
+
+static void run_forward(steps *s, const float *logits, float *softmax)
+{
+    const int64_t n = s->n;
+    float sums[2][8];
+    for (int64_t i = 0; i < n; i++) {
+        float top = -INFINITY;
+        for (int64_t o = 0; o < n; o++) top = fmaxf(top, logits[i * n + o]);
+        for (int64_t o = 0; o < n; o++) softmax[i * n + o] = mhc_exp_of(logits[i * n + o] - top);
+        const float scale = mhc_reciprocal(mhc_sum_as_tree(softmax + i * n, n, 1));
+        for (int64_t o = 0; o < n; o++) {
+            s->e[i * n + o] = fmaf(softmax[i * n + o], scale, s->eps);
+            softmax[i * n + o] = softmax[i * n + o] * scale;
+        }
+        of(s, -1)[i] = sums[1][i] = 1;
+    }
+    for (int64_t step = 0; step < s->num_steps; step++)
+        for (int64_t a = 0; a < n; a++) {
+            const bool is_row = step % 2;
+            float *sum = &sums[is_row][a];
+            if (step == 0) *sum = mhc_sum_as_tree(s->e + a, n, n) + s->eps;
+            else {
+                *sum = s->eps * *sum;
+                for (int64_t b = 0; b < n; b++)
+                    *sum = fmaf(s->e[is_row ? a * n + b : b * n + a], of(s, step - 1)[b], *sum);
+            }
+            of(s, step)[a] = mhc_reciprocal(*sum);
+        }
+}
+
+/* d: the gradient of a token's matrix, then that of its logits. */
+void mhc_sinkhorn_bwd_of(float *d, const float *logits, int64_t n, int64_t repeat, float eps)
+{
+    const int64_t last = 2 * repeat - 2;
+    float e[64], softmax[64], later[2][8] = { { 0 } }, grad[2][8] = { { 0 } };      /* of columns, of rows */
+    steps s = { n, last + 1, eps, e, case_memory((last + 3) * n, sizeof(float)) };
+    run_forward(&s, logits, softmax);
+    const float *row = of(&s, last - 1), *column = of(&s, last);
+    for (int64_t k = 0; k < n * n; k++) {
+        const float g = d[k] * e[k];
+        grad[1][k / n] = fmaf(g, column[k % n], grad[1][k / n]);
+        grad[0][k % n] = fmaf(g, row[k / n], grad[0][k % n]);
+        d[k] = d[k] * row[k / n] * column[k % n];
+    }
+    for (int64_t step = last; step >= 0; step--)
+        for (int64_t a = 0; a < n; a++) {
+            const bool is_row = step % 2;
+            const float factor = of(&s, step)[a], *with = of(&s, step - 1);
+            const float of_sum = fmaf(-(grad[is_row][a] * factor), factor, later[is_row][a]);
+            later[is_row][a] = s.eps * of_sum;
+            grad[is_row][a] = 0;
+            for (int64_t b = 0; b < n; b++) {
+                const int64_t k = is_row ? a * n + b : b * n + a;
+                d[k] = step ? fmaf(of_sum, with[b], d[k]) : d[k] + of_sum;
+                grad[!is_row][b] = fmaf(of_sum, e[k], grad[!is_row][b]);
+            }
+        }
+    for (int64_t i = 0; i < n; i++) {
+        float dot = 0;
+        for (int64_t o = 0; o < n; o++) dot = fmaf(d[i * n + o], softmax[i * n + o], dot);
+        for (int64_t o = 0; o < n; o++) d[i * n + o] = (d[i * n + o] - dot) * softmax[i * n + o];
+    }
+    free(s.of);
+}

@@ -21,6 +21,8 @@ float mhc_exp_of(float x);                                                   /* 
 float mhc_sigmoid_of(float z);
 float mhc_reciprocal(float x);
 void mhc_sinkhorn_of(float *e, int64_t n, int64_t repeat, float eps);         /* logits of a token to its matrix */
+/* The gradient of a token's matrix to that of its logits. */
+void mhc_sinkhorn_bwd_of(float *d, const float *logits, int64_t n, int64_t repeat, float eps);
 
 /* Logits of gates, and of [num_tokens, n, n]:
  *   normal    mean 0, deviation 1

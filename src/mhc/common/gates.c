@@ -2,6 +2,7 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "mhc/common/gates_host.h"
+#include "mhc/common/mhc_host.h"
 
 /* ---- forward, CPU ---- */
 
@@ -35,7 +36,7 @@ static float slope_at(const gates_bwd_args *a, int64_t t, int column)
 {
     const int n = a->num_streams, group = gates_group(column, n);
     const float *grad = a->grad_out[group];
-    const float d = grad ? grad[(group == 2 ? t * n * n : t * n) + column - group * n] : 0.0f;
+    const float d = grad ? grad[t * (group == 2 ? a->comb_stride : n) + column - group * n] : 0.0f;
     const float z = mhc_logit(a->mixes[t * a->row_stride + column], a->scale[group], a->base[column]);
     return gates_slope(&a->numbers, group, z, d);
 }
@@ -79,8 +80,8 @@ static tgl_status cpu_bwd(const void *context)
     const gates_bwd_args *a = context;
     const int n = a->num_streams, columns = gates_columns(n, a->num_groups);
     double sums[GATES_MAX_COLUMNS][2], of_scale[3] = { 0, 0, 0 };
-    TGL_TRY(tgl_parallel_rows(a->num_tokens, 24 * columns, run_tokens_bwd, a));
     TGL_TRY(tgl_parallel_rows(columns, tgl_saturating_product(24, a->num_tokens), run_columns, &(summing){ a, sums }));
+    TGL_TRY(tgl_parallel_rows(a->num_tokens, 24 * columns, run_tokens_bwd, a));     /* last: over grad_out[2], maybe */
     for (int j = 0; j < columns; j++) {
         a->grad_base[j] = tgl_one_nan((float)sums[j][0]);
         of_scale[gates_group(j, n)] += sums[j][1];
@@ -119,11 +120,16 @@ static int plan_bwd(const void *context, tgl_kernel *kernels)
 
 static int64_t chunks_of(int64_t num_tokens) { return tgl_ceil_div(num_tokens, GATES_CHUNK); }
 
+tgl_shape tgl_gates_bwd_shape(const gates_bwd_args *a, int64_t shared_bytes, void *args, size_t size)
+{
+    const tgl_shape shape = { { tgl_strided_grid(tgl_max(1, chunks_of(a->num_tokens)), INT32_MAX) },   /* of none, too */
+                              .block = GATES_BWD_THREADS(gates_columns(a->num_streams, a->num_groups)),
+                              .shared_bytes = shared_bytes };
+    return tgl_shape_with(shape, args, size);
+}
 static tgl_shape shape_bwd(void *context, const tgl_target *target)
 {
-    gates_bwd_args *a = context;        /* without tokens there are sums of none */
-    return (tgl_shape){ { tgl_strided_grid(tgl_max(1, chunks_of(a->num_tokens)), INT32_MAX) },
-                        .block = GATES_BWD_THREADS(gates_columns(a->num_streams, a->num_groups)), TGL_ARGS(*a) };
+    return tgl_gates_bwd_shape(context, 0, context, sizeof(gates_bwd_args));
 }
 
 const tgl_op TGL_GATES_BWD = { cpu_bwd, plan_bwd, { { .shape = shape_bwd } } };
@@ -134,6 +140,34 @@ size_t tgl_gates_bwd_workspace_size(const DLTensor *mixes)
     const int64_t row = tgl_saturating_product(8, mixes->shape[1]);
     const int64_t bytes = tgl_saturating_product(row, chunks_of(mixes->shape[0]));
     return (size_t)tgl_min(bytes, INT64_MAX - TGL_WORKSPACE_ALIGNMENT) + TGL_WORKSPACE_ALIGNMENT;
+}
+
+tgl_status tgl_gates_take_grads(gates_bwd_args *a, const DLTensor *const *tensors, const char *comb, int64_t num_tokens,
+                                int64_t num_columns, int64_t num_streams, const tgl_mhc_params *params)
+{
+    enum { MIXES, SCALE, BASE, GRAD_PRE, GRAD_POST, GRAD_COMB, GRAD_MIXES, GRAD_SCALE, GRAD_BASE };
+    const char *const names[] = { "grad_pre_mix", "grad_post_mix", comb };
+    const int num_groups = (int)tensors[SCALE]->shape[0];
+    int n = 1;
+    while (n < MHC_MAX_STREAMS && gates_columns(n, num_groups) < num_columns) n++;
+    if (gates_columns(n, num_groups) != num_columns)
+        return tgl_fail(TGL_ERR_ARGUMENT, "mixes: shape is [%lld, %lld], want [%lld, %s] for n in 1..8",
+                        (long long)num_tokens, (long long)num_columns, (long long)num_tokens,
+                        num_groups == 3 ? "n * (n + 2)" : "2 * n");
+    if (tensors[GRAD_COMB] && num_groups == 2)
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: is given, want NULL for mixes without comb", comb);
+    for (int i = 0; i < 3; i++)
+        if (tensors[GRAD_PRE + i] && num_streams != n)
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: shape is [..., %lld], want [..., %d]", names[i],
+                            (long long)num_streams, n);
+    *a = (gates_bwd_args){ .mixes = tgl_data(tensors[MIXES]), .scale = tgl_data(tensors[SCALE]),
+                           .base = tgl_data(tensors[BASE]), .grad_mixes = tgl_data(tensors[GRAD_MIXES]),
+                           .grad_scale = tgl_data(tensors[GRAD_SCALE]), .grad_base = tgl_data(tensors[GRAD_BASE]),
+                           .num_tokens = num_tokens, .row_stride = num_tokens > 1 ? tgl_stride(tensors[MIXES], 0) : 0,
+                           .comb_stride = (int64_t)n * n, .num_streams = n, .num_groups = num_groups,
+                           .numbers = tgl_mhc_gates(params) };
+    for (int i = 0; i < 3; i++) a->grad_out[i] = tensors[GRAD_PRE + i] ? tgl_data(tensors[GRAD_PRE + i]) : NULL;
+    return TGL_OK;
 }
 
 tgl_status tgl_gates_take_workspace(gates_bwd_args *a, const DLTensor *mixes, void *workspace, size_t workspace_bytes)
