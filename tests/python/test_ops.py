@@ -82,6 +82,8 @@ SIGNATURES = {
     "mhc_norm_fn_finish_fwd": "out_mul_parts, sqrsum_parts, num_columns, eps=1e-06, *, out=None",
     "mhc_pre_finish_fwd": "residual, out_mul_parts, sqrsum_parts, scale, base, rms_eps=1e-06, pre_eps=1e-06, "
                           "sinkhorn_eps=1e-06, post_mult=2.0, post_eps=0.0, repeat=20, *, out=None",
+    "mhc_split_sinkhorn_bwd": "mixes, scale, base, grad_pre_mix=None, grad_post_mix=None, grad_comb_mix=None, "
+                              "post_mult=2.0, repeat=20, eps=1e-06, *, out=None",
     "mhc_split_sinkhorn_fwd": "mixes, scale, base, num_streams, post_mult=2.0, pre_eps=1e-06, post_eps=0.0, repeat=20, "
                               "eps=1e-06, *, out=None",
     "mhc_pre_split_mixes_fwd": "mixes, scale, base, num_streams, post_mult=2.0, pre_eps=1e-06, post_eps=0.0, *, "
