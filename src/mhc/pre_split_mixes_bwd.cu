@@ -4,6 +4,7 @@
  *   launch    grid of chunks, at least one (blocks stride over chunks), block GATES_BWD_THREADS of the columns
  *   moves     12 bytes per column and token; partial sums
  *   macros    STREAMS 1..8; GROUPS 1 (pre), 2 (and post), 3 (and comb) */
+#define THREADS GATES_BWD_THREADS(COLUMNS)
 #include "mhc/common/gates_bwd.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) pre_split_mixes_bwd(const __grid_constant__ gates_bwd_args a)
@@ -14,7 +15,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pre_split_mixes_bwd(const 
     pdl_wait();
     u32 before = 0;                             /* blocks that have started; asked for now, needed at the end */
     if (threadIdx.x == 0) before = atomic_inc_relaxed(a.started, gridDim.x - 1);
-    const struct column c = column_of(a);
+    const struct column c = column_of(a, (int)threadIdx.x);
 #pragma unroll 1
     for (i64 chunk = blockIdx.x; chunk < num_chunks; chunk += gridDim.x) {
         const i64 first = chunk * GATES_CHUNK;

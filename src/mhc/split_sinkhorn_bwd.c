@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * split_sinkhorn_bwd.c - tgl_mhc_split_sinkhorn_bwd: gradients of mixes, scale and base from those of gates and comb. */
+ * split_sinkhorn_bwd.c - tgl_mhc_split_sinkhorn_bwd: gradients of mixes, scale and base. */
 #include "mhc/split_sinkhorn_bwd.h"
 
 #include "core/math.h"
@@ -23,7 +23,8 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
             const int j = 2 * n + k;
             logits[k] = gates_of(&g->numbers, 2, mhc_logit(g->mixes[t * g->row_stride + j], g->scale[2], g->base[j]));
         }
-        sinkhorn_bwd_token(g->grad_out[2] + t * n * n, logits, n, p->repeat, p->eps, g->grad_mixes + t * columns + 2 * n);
+        sinkhorn_bwd_token(g->grad_out[2] + t * n * n, logits, n, p->repeat, p->eps,
+                           g->grad_mixes + t * columns + 2 * n);
     }
 }
 
@@ -35,9 +36,8 @@ static tgl_status cpu(const void *context)
         const int64_t steps = tgl_saturating_product(24 * g.num_streams * g.num_streams, p->repeat);
         TGL_TRY(tgl_parallel_rows(g.num_tokens, steps, run_tokens, p));
         g.grad_out[2] = g.grad_mixes + 2 * g.num_streams;
-        g.comb_stride = gates_columns(g.num_streams, 3);
     }
-    return TGL_GATES_BWD.cpu(&g);
+    return tgl_gates_bwd_on_cpu(&g, gates_columns(g.num_streams, 3));
 }
 
 TGL_SIZES(sizes, num_tokens, num_columns, num_streams);
@@ -63,7 +63,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
     const gates_bwd_args *g = &p->gates;
     const uintptr_t rows = (uintptr_t)g->mixes | (uintptr_t)g->base | (uintptr_t)g->grad_out[2];
     p->has_vectors = (rows | 4 * (uint64_t)g->row_stride) % 16 == 0;
-    return tgl_gates_bwd_shape(g, split_sinkhorn_bwd_bytes(g->num_streams, p->repeat), p, sizeof *p);
+    return tgl_gates_bwd_shape(g, SPLIT_SINKHORN_BWD_THREADS(g->num_streams),
+                               split_sinkhorn_bwd_bytes(g->num_streams, p->repeat), p, sizeof *p);
 }
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };

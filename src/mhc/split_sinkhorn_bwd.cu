@@ -3,14 +3,16 @@
  *   computes  the gradient of comb's logits as sinkhorn_bwd.h says, then all others as common/gates_bwd.cuh says. Of a
  *             chunk of tokens a thread has a row of a matrix, a lane all steps of a token; the gradients stay in shared
  *             memory
- *   launch    grid of chunks, at least one (blocks stride over chunks), block GATES_BWD_THREADS of the columns, shared
+ *   launch    grid of chunks, at least one (blocks stride over chunks), block SPLIT_SINKHORN_BWD_THREADS(STREAMS), shared
  *             memory of split_sinkhorn_bwd_bytes(STREAMS, repeat)
  *   moves     12 bytes per column and token; partial sums
  *   macros    STREAMS 1..8 */
-#define GROUPS 3
-#include "mhc/common/gates_bwd.cuh"
 #include "mhc/common/tokens.cuh"
 #include "mhc/split_sinkhorn_bwd.h"
+
+#define GROUPS 3
+#define THREADS SPLIT_SINKHORN_BWD_THREADS(STREAMS)
+#include "mhc/common/gates_bwd.cuh"
 
 enum { AT_ONCE = SPLIT_SINKHORN_BWD_TOKENS(STREAMS), SQUARE = STREAMS * STREAMS };
 static_assert(AT_ONCE * STREAMS <= THREADS && GATES_CHUNK == 64, "a thread has a row");
@@ -96,7 +98,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) split_sinkhorn_bwd(
     pdl_wait();
     u32 before = 0;                             /* blocks that have started; asked for now, needed at the end */
     if (threadIdx.x == 0) before = atomic_inc_relaxed(g.started, gridDim.x - 1);
-    const struct column c = column_of(g);
 #pragma unroll 1
     for (i64 chunk = blockIdx.x; chunk < num_chunks; chunk += gridDim.x) {
         const i64 first = chunk * GATES_CHUNK;
@@ -107,7 +108,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) split_sinkhorn_bwd(
                 run_sinkhorn(a, first, begin, count, of_warp, grads, (float *)memory);
             __syncthreads();
         }
-        run_chunk(g, c, first, count, g.partial + chunk * SUMS, given_or_made{ { c, first }, grads });
+#pragma unroll 1
+        for (int thread = (int)threadIdx.x; thread / 32 * 32 < LANES * COLUMNS; thread += THREADS) {    /* warps */
+            const struct column c = column_of(g, thread);
+            run_chunk(g, c, first, count, g.partial + chunk * SUMS, given_or_made{ { c, first }, grads });
+        }
         __syncthreads();                        /* all have read the gradients */
     }
     if (threadIdx.x == 0) is_last = before == gridDim.x - 1;

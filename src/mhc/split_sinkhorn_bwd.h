@@ -15,6 +15,9 @@ typedef struct {
 /* Tokens of a chunk that go through Sinkhorn at a time: all, if the factors that are kept for them leave room. */
 #define SPLIT_SINKHORN_BWD_TOKENS(streams) ((streams) <= 4 ? GATES_CHUNK : GATES_CHUNK / 2)
 
+/* Of a block: one for every strand, but not so many that a token's steps have too few registers. */
+#define SPLIT_SINKHORN_BWD_THREADS(streams) ((streams) <= 5 ? GATES_BWD_THREADS((streams) * ((streams) + 2)) : 256)
+
 /* Bytes of shared memory: the factors, later the sums of chunks. */
 TGL_INLINE int64_t split_sinkhorn_bwd_bytes(int32_t streams, int32_t repeat)
 {

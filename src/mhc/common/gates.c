@@ -32,37 +32,40 @@ static tgl_status cpu_fwd(const void *context)
 
 /* ---- backward, CPU ---- */
 
-static float slope_at(const gates_bwd_args *a, int64_t t, int column)
+typedef struct { const gates_bwd_args *a; int64_t comb_stride; double (*sums)[2]; } backward;
+
+static float slope_at(const backward *b, int64_t t, int column)
 {
+    const gates_bwd_args *a = b->a;
     const int n = a->num_streams, group = gates_group(column, n);
     const float *grad = a->grad_out[group];
-    const float d = grad ? grad[t * (group == 2 ? a->comb_stride : n) + column - group * n] : 0.0f;
+    const float d = grad ? grad[t * (group == 2 ? b->comb_stride : n) + column - group * n] : 0.0f;
     const float z = mhc_logit(a->mixes[t * a->row_stride + column], a->scale[group], a->base[column]);
     return gates_slope(&a->numbers, group, z, d);
 }
 
 static void run_tokens_bwd(const void *context, int64_t begin, int64_t end)
 {
-    const gates_bwd_args *a = context;
+    const backward *b = context;
+    const gates_bwd_args *a = b->a;
     const int columns = gates_columns(a->num_streams, a->num_groups);
     for (int64_t t = begin; t < end; t++)
         for (int j = 0; j < columns; j++)
             a->grad_mixes[t * columns + j] =
-                tgl_one_nan(slope_at(a, t, j) * a->scale[gates_group(j, a->num_streams)]);
+                tgl_one_nan(slope_at(b, t, j) * a->scale[gates_group(j, a->num_streams)]);
 }
 
-typedef struct { const gates_bwd_args *a; double (*sums)[2]; } summing;
 static void run_columns(const void *context, int64_t begin, int64_t end)
 {
-    const summing *s = context;
-    const gates_bwd_args *a = s->a;
+    const backward *b = context;
+    const gates_bwd_args *a = b->a;
     for (int64_t j = begin; j < end; j++) {
         double of_base[GATES_CHUNK_STRANDS] = { 0 }, of_scale[GATES_CHUNK_STRANDS] = { 0 };
         for (int64_t first = 0; first < a->num_tokens; first += GATES_CHUNK) {
             const int64_t strand = first / GATES_CHUNK % GATES_CHUNK_STRANDS;
             float g_sums[GATES_STRANDS] = { 0 }, product_sums[GATES_STRANDS] = { 0 };
             for (int64_t t = first; t < tgl_min(first + GATES_CHUNK, a->num_tokens); t++) {
-                const float g = slope_at(a, t, (int)j);
+                const float g = slope_at(b, t, (int)j);
                 float *of = &product_sums[t % GATES_STRANDS];
                 g_sums[t % GATES_STRANDS] += g;
                 *of = tgl_fma(g, a->mixes[t * a->row_stride + j], *of);
@@ -70,24 +73,30 @@ static void run_columns(const void *context, int64_t begin, int64_t end)
             of_base[strand] += (double)(mhc_tree(g_sums, 8) + mhc_tree(g_sums + 8, 8));
             of_scale[strand] += (double)(mhc_tree(product_sums, 8) + mhc_tree(product_sums + 8, 8));
         }
-        s->sums[j][0] = gates_chunk_tree(of_base, 1);
-        s->sums[j][1] = gates_chunk_tree(of_scale, 1);
+        b->sums[j][0] = gates_chunk_tree(of_base, 1);
+        b->sums[j][1] = gates_chunk_tree(of_scale, 1);
     }
 }
 
-static tgl_status cpu_bwd(const void *context)
+tgl_status tgl_gates_bwd_on_cpu(const gates_bwd_args *a, int64_t comb_stride)
 {
-    const gates_bwd_args *a = context;
     const int n = a->num_streams, columns = gates_columns(n, a->num_groups);
     double sums[GATES_MAX_COLUMNS][2], of_scale[3] = { 0, 0, 0 };
-    TGL_TRY(tgl_parallel_rows(columns, tgl_saturating_product(24, a->num_tokens), run_columns, &(summing){ a, sums }));
-    TGL_TRY(tgl_parallel_rows(a->num_tokens, 24 * columns, run_tokens_bwd, a));     /* last: over grad_out[2], maybe */
+    const backward b = { a, comb_stride, sums };
+    TGL_TRY(tgl_parallel_rows(columns, tgl_saturating_product(24, a->num_tokens), run_columns, &b));
+    TGL_TRY(tgl_parallel_rows(a->num_tokens, 24 * columns, run_tokens_bwd, &b));    /* last: maybe over grad_out[2] */
     for (int j = 0; j < columns; j++) {
         a->grad_base[j] = tgl_one_nan((float)sums[j][0]);
         of_scale[gates_group(j, n)] += sums[j][1];
     }
     for (int group = 0; group < a->num_groups; group++) a->grad_scale[group] = tgl_one_nan((float)of_scale[group]);
     return TGL_OK;
+}
+
+static tgl_status cpu_bwd(const void *context)
+{
+    const gates_bwd_args *a = context;
+    return tgl_gates_bwd_on_cpu(a, (int64_t)a->num_streams * a->num_streams);
 }
 
 /* ---- launch ---- */
@@ -120,16 +129,15 @@ static int plan_bwd(const void *context, tgl_kernel *kernels)
 
 static int64_t chunks_of(int64_t num_tokens) { return tgl_ceil_div(num_tokens, GATES_CHUNK); }
 
-tgl_shape tgl_gates_bwd_shape(const gates_bwd_args *a, int64_t shared_bytes, void *args, size_t size)
+tgl_shape tgl_gates_bwd_shape(const gates_bwd_args *a, int block, int64_t shared_bytes, const void *args, size_t size)
 {
-    const tgl_shape shape = { { tgl_strided_grid(tgl_max(1, chunks_of(a->num_tokens)), INT32_MAX) },   /* of none, too */
-                              .block = GATES_BWD_THREADS(gates_columns(a->num_streams, a->num_groups)),
-                              .shared_bytes = shared_bytes };
-    return tgl_shape_with(shape, args, size);
+    const int64_t grid = tgl_strided_grid(tgl_max(1, chunks_of(a->num_tokens)), INT32_MAX);     /* sums of none, too */
+    return tgl_shape_with((tgl_shape){ { grid }, .block = block, .shared_bytes = shared_bytes }, args, size);
 }
 static tgl_shape shape_bwd(void *context, const tgl_target *target)
 {
-    return tgl_gates_bwd_shape(context, 0, context, sizeof(gates_bwd_args));
+    const gates_bwd_args *a = context;
+    return tgl_gates_bwd_shape(a, GATES_BWD_THREADS(gates_columns(a->num_streams, a->num_groups)), 0, a, sizeof *a);
 }
 
 const tgl_op TGL_GATES_BWD = { cpu_bwd, plan_bwd, { { .shape = shape_bwd } } };
@@ -164,7 +172,7 @@ tgl_status tgl_gates_take_grads(gates_bwd_args *a, const DLTensor *const *tensor
                            .base = tgl_data(tensors[BASE]), .grad_mixes = tgl_data(tensors[GRAD_MIXES]),
                            .grad_scale = tgl_data(tensors[GRAD_SCALE]), .grad_base = tgl_data(tensors[GRAD_BASE]),
                            .num_tokens = num_tokens, .row_stride = num_tokens > 1 ? tgl_stride(tensors[MIXES], 0) : 0,
-                           .comb_stride = (int64_t)n * n, .num_streams = n, .num_groups = num_groups,
+                           .num_streams = n, .num_groups = num_groups,
                            .numbers = tgl_mhc_gates(params) };
     for (int i = 0; i < 3; i++) a->grad_out[i] = tensors[GRAD_PRE + i] ? tgl_data(tensors[GRAD_PRE + i]) : NULL;
     return TGL_OK;

@@ -55,7 +55,6 @@ typedef struct {
     const float *mixes, *scale, *base;
     float *grad_mixes, *grad_scale, *grad_base;
     int64_t num_tokens, row_stride;
-    int64_t comb_stride;                        /* of grad_out[2], from token to token; n * n in kernels */
     uint32_t *started;                          /* blocks; 0 before and after */
     uint32_t *partial;                          /* [chunks][2][columns]: sums of g, of g * mix; 0 before and after */
     int32_t num_streams, num_groups;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT
- * gates_bwd.cuh - gradients of mixes, scale and base, as common/gates.h says, for kernels in which a block has a chunk of
- * tokens, a thread a strand of it in one column; strands are neighbouring lanes. The last block to start adds the chunks, a
- * thread a strand of one sum, as they come: all others run, so it need not be the last to end, and words that are 0 until
- * they are there need no fence.
- *   macros    STREAMS 1..8; GROUPS 1 (pre), 2 (and post), 3 (and comb) */
+ * gates_bwd.cuh - gradients of mixes, scale and base, as common/gates.h says, for kernels in which a block has a chunk
+ * of tokens, a thread a strand of it in one column at a time; strands are neighbouring lanes. The last block to start
+ * adds the chunks, a thread a strand of one sum, as they come: all others run, so it need not be the last to end, and
+ * words that are 0 until they are there need no fence.
+ *   macros    STREAMS 1..8; GROUPS 1 (pre), 2 (and post), 3 (and comb); THREADS of a block, whole warps */
 #ifndef TEGULA_MHC_GATES_BWD_CUH
 #define TEGULA_MHC_GATES_BWD_CUH
 
@@ -13,18 +13,20 @@
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && GROUPS >= 1 && GROUPS <= 3, "a macro is out of range");
 
 enum { COLUMNS = GROUPS == 3 ? STREAMS * (STREAMS + 2) : GROUPS * STREAMS, SUMS = 2 * COLUMNS,
-       THREADS = GATES_BWD_THREADS(COLUMNS), LANES = GATES_BWD_LANES(COLUMNS), STRANDS = GATES_STRANDS / LANES,
+       LANES = GATES_BWD_LANES(COLUMNS), STRANDS = GATES_STRANDS / LANES,
        TOKENS = GATES_CHUNK / LANES,    /* of a lane, which has them of STRANDS strands in turn */
        LOADS = 16 };                    /* of chunks, in flight: all of 8192 tokens */
-static_assert(GATES_STRANDS == 16 && GATES_CHUNK_STRANDS == 8 && COLUMNS + GROUPS <= THREADS, "as the sums are added");
+static_assert(GATES_STRANDS == 16 && GATES_CHUNK_STRANDS == 8 && THREADS % 32 == 0, "as the sums are added");
 
 /* What does not depend on the chunk: a thread's column. */
-struct column { const float *grad; i64 grad_stride; float scale, base; int j, group; };
+struct column { const float *grad; i64 grad_stride; float scale, base; int j, group; bool is_there; };
 
-DEV struct column column_of(const gates_bwd_args &a)
+/* thread: of as many as all columns have */
+DEV struct column column_of(const gates_bwd_args &a, int thread)
 {
     struct column c;
-    c.j = min((int)threadIdx.x / LANES, COLUMNS - 1);
+    c.is_there = thread < LANES * COLUMNS;
+    c.j = min(thread / LANES, COLUMNS - 1);
     c.group = gates_group(c.j, STREAMS);
     c.grad = c.group == 0 ? a.grad_out[0] : c.group == 1 ? a.grad_out[1] : a.grad_out[2];
     c.grad_stride = c.group == 2 ? STREAMS * STREAMS : STREAMS;
@@ -51,13 +53,12 @@ template <class GRADS>
 DEV void run_chunk(const gates_bwd_args &a, const struct column &c, i64 first, int count, u32 *to, const GRADS &grads)
 {
     const int lane = (int)threadIdx.x % LANES;
-    const bool is_column = threadIdx.x < LANES * COLUMNS;
     float d[TOKENS], m[TOKENS], of_base[STRANDS] = { 0 }, of_scale[STRANDS] = { 0 };
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) {          /* all loads before the first use */
         const int t = lane + i * LANES;
         d[i] = m[i] = 0;
-        if (t < count && is_column) {
+        if (t < count && c.is_there) {
             m[i] = a.mixes[(first + t) * a.row_stride + c.j];
             d[i] = grads(t);
         }
@@ -65,7 +66,7 @@ DEV void run_chunk(const gates_bwd_args &a, const struct column &c, i64 first, i
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) {
         const int t = lane + i * LANES;
-        if (t >= count || !is_column) continue;
+        if (t >= count || !c.is_there) continue;
         d[i] = gates_slope(&a.numbers, c.group, mhc_logit(m[i], c.scale, c.base), d[i]);
         of_base[i % STRANDS] += d[i];
         of_scale[i % STRANDS] = fmaf(d[i], m[i], of_scale[i % STRANDS]);
@@ -77,7 +78,7 @@ DEV void run_chunk(const gates_bwd_args &a, const struct column &c, i64 first, i
             of_base[i] += __shfl_xor_sync(FULL, of_base[i], lanes);
             of_scale[i] += __shfl_xor_sync(FULL, of_scale[i], lanes);
         }
-    if (is_column && lane < 2) {
+    if (c.is_there && lane < 2) {
         const float sums[] = { STRANDS == 2 ? of_base[0] + of_base[STRANDS - 1] : of_base[0],
                                STRANDS == 2 ? of_scale[0] + of_scale[STRANDS - 1] : of_scale[0] };
         store_relaxed_u32(to + lane * COLUMNS + c.j, word_of(lane == 0 ? sums[0] : sums[1]));
@@ -85,7 +86,7 @@ DEV void run_chunk(const gates_bwd_args &a, const struct column &c, i64 first, i
 #pragma unroll
     for (int i = 0; i < TOKENS; i++) {
         const int t = lane + i * LANES;
-        if (t < count && is_column) a.grad_mixes[(first + t) * COLUMNS + c.j] = tgl_one_nan(d[i] * c.scale);
+        if (t < count && c.is_there) a.grad_mixes[(first + t) * COLUMNS + c.j] = tgl_one_nan(d[i] * c.scale);
     }
 }
 

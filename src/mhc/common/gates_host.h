@@ -9,8 +9,10 @@
 
 extern const tgl_op TGL_GATES_FWD, TGL_GATES_BWD;
 
+/* The backward. Tokens of grad_out[2] are comb_stride floats apart; it may lie in grad_mixes, at its columns. */
+tgl_status tgl_gates_bwd_on_cpu(const gates_bwd_args *a, int64_t comb_stride);
 /* A launch of the backward's chunks. */
-tgl_shape tgl_gates_bwd_shape(const gates_bwd_args *a, int64_t shared_bytes, void *args, size_t size);
+tgl_shape tgl_gates_bwd_shape(const gates_bwd_args *a, int block, int64_t shared_bytes, const void *args, size_t size);
 /* From a backward's tensors: mixes, scale, base, three gradients that arrive, the last named `comb`, three that are made. */
 tgl_status tgl_gates_take_grads(gates_bwd_args *a, const DLTensor *const *tensors, const char *comb, int64_t num_tokens,
                                 int64_t num_columns, int64_t num_streams, const tgl_mhc_params *params);
