@@ -189,6 +189,7 @@ def programs_of(file):
     for path in kernels:
         tests = [p.stem for p in sorted((root / "tests" / path.parent.name).glob("test_*.c"))]
         ops = {"histogram": ["group_count", "aux_fi"]}.get(path.stem) or \
+            (["pre_fwd", "norm_fn_fwd", "norm_fn_parts_fwd"] if path.stem.startswith("pre_fwd") else []) or \
             sorted((t[5:] for t in tests if path.stem.startswith(t[5:])), key=len)[-1:]
         if path.suffix == ".cu" and not ops:
             sys.exit(f"{path}: no test is named like it")
