@@ -190,6 +190,77 @@ def test_compiled_is_the_same(device):
     check_same("V4, compiled", compiled(model, form, embedding, by_layers), alone(model, form, embedding))
 
 
+@pytest.mark.skipif(not HAS_CUDA, reason="a CPU has no graphs")
+@pytest.mark.parametrize("count", [1, 40, 300])         # few tokens and many: other kernels
+@torch.no_grad()
+def test_replayed_is_the_same(count):
+    form, device = FORMS["V4"], "cuda"
+    model, embedding = setup(4096, device)
+    embedding = embedding[:count]
+    want, given = alone(model, form, embedding), embedding.clone()
+    run(model, form, given, by_one_launch)              # kernels are loaded before a capture
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        made = run(model, form, given, by_one_launch)
+    for _ in range(3):
+        given.copy_(torch.randn_like(given)), graph.replay()
+        given.copy_(embedding), graph.replay()
+        check_same(f"V4, {count} tokens, replayed", made, want)
+
+
+# ---- the sublayer's RMSNorm, which pre_fwd has as an option ----
+
+def squares_of(v):
+    """Sums over columns in the order that docs/mhc.md gives: units of 8 by fma, then a tree of at least 1024 units."""
+    x = torch.nn.functional.pad(v, (0, -v.shape[1] % 8)).view(len(v), -1, 8).double()
+    sums = torch.zeros(x.shape[:2], device=v.device)
+    for c in range(8):
+        sums = (x[..., c] * x[..., c] + sums.double()).float()
+    sums = torch.nn.functional.pad(sums, (0, (1 << max(sums.shape[1] - 1, 1023).bit_length()) - sums.shape[1]))
+    while sums.shape[1] > 1:
+        sums = sums[:, ::2] + sums[:, 1::2]
+    return sums
+
+
+def normed(v, squared, gain, eps):
+    """RMSNorm of v by the squares of squared: every operation rounded to float32, the last to bfloat16."""
+    rstd = (squares_of(squared) / v.shape[1] + eps).double().rsqrt().float()
+    return ((v.float() * rstd) * gain.float()).bfloat16()
+
+
+def with_norm(hidden, device):
+    """(residual, its site, gain, the input after a norm of its own, and after one that sums squares before they are rounded),
+    every token alone."""
+    (site, *_), _ = make_model(hidden, device)
+    count = 20 if device == "cuda" or hidden < 1000 else 5
+    residual = torch.randn(count, N, hidden, device=device).bfloat16()
+    gain = torch.randn(hidden, device=device).bfloat16()
+    rounded, unrounded = [], []
+    for t in range(count):
+        x = residual[t:t + 1]
+        a, _, _, v = by_separate_ops(x, site, FORMS["V4"], None, None)
+        rounded.append(normed(v, v.float(), gain, 1e-6))
+        exact = torch.zeros(1, hidden, device=device)
+        for i in range(N):
+            exact = (a[:, i, None].double() * x[:, i].double() + exact.double()).float()
+        assert torch.equal(exact.bfloat16(), v)
+        unrounded.append(normed(v, exact, gain, 1e-6))
+    return residual, site, gain, torch.cat(rounded), torch.cat(unrounded)
+
+
+@pytest.mark.parametrize("hidden", [256, 1280, 5120])
+@torch.no_grad()
+def test_norm_of_the_input(hidden, device):
+    """In the same launch as all the rest, and in batches; a sum of squares that were not rounded must be noticed."""
+    residual, site, gain, want, unrounded = with_norm(hidden, device)
+    for size in (1, 3, len(residual)):
+        made = torch.cat([mhc.mhc_pre_fwd(part, site.fn, site.scale, site.base, None, gain, True)[0]
+                          for part in residual.split(size)])
+        check_same(f"norm, batches of {size}", {"input": made}, {"input": want})
+    with pytest.raises(AssertionError, match="norm, unrounded: input, token"):
+        check_same("norm, unrounded", {"input": unrounded}, {"input": want})
+
+
 # ---- faults ----
 
 def truncated(t):
