@@ -78,6 +78,22 @@ def test_expand(n, h, device):
                     lambda x: reference.expand_to_mhc_ref(x.float(), n).bfloat16())
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_expand_of_other_dtypes(dtype, device):
+    """Equal streams; the gradient is their sum, rounded once."""
+    x = torch.randn(2, 3, 65, device=device).to(dtype)
+    want, up = x.unsqueeze(-2).repeat(1, 1, 4, 1), torch.randn(2, 3, 4, 65, device=device).to(dtype)
+    for out in (None, torch.empty_like(want)):
+        leaf, = leaves(x)
+        made = expand_to_mhc(leaf, 4, out=out)
+        assert torch.equal(made, want) and made.is_contiguous() and (out is None or made.data_ptr() == out.data_ptr())
+        grad, = torch.autograd.grad(made, leaf, up)
+        torch.testing.assert_close(grad, up.double().sum(-2).to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+        assert grad.dtype == dtype
+    with pytest.raises(ValueError, match="out: shape is"):
+        expand_to_mhc(x, 4, out=want[:1])
+
+
 def projection(device, lead, h, n=4, has_weight=True):
     """As TileKernels' tests make them."""
     x = torch.randn(*lead, n, h, device=device) * (1 + 0.01 * torch.arange(n, device=device)[:, None])
@@ -826,6 +842,30 @@ def test_main_grad_is_not_seen_by_a_compiler(device):
     call = torch.compile(lambda x, fn, gain: mhc_pre_norm_fn(x, fn, gain, 1e-6), fullgraph=True, backend="aot_eager")
     made = torch.autograd.grad(call(x, fn, gain).sum(), (fn, gain))
     assert all(grad.any() for grad in made) and not fn.main_grad.any() and not gain.main_grad.any()
+
+
+@pytest.mark.parametrize("is_grad_enabled", [True, False])
+def test_parameters_in_bfloat16(is_grad_enabled, device):
+    """As if they were widened before, with gradients in their dtype, or in main_grad."""
+    x, parts, weight, _ = block_parts(device)
+    narrow = [t.bfloat16() for t in (*parts, weight)]
+    with torch.set_grad_enabled(is_grad_enabled):
+        given, wide = leaves(*narrow), leaves(*(t.float() for t in narrow))
+        made, want = ([out, *mixes, mhc_head(x, fn[:4], scale[:1], base[:4], norm_weight=gain)]
+                      for fn, scale, base, gain in (given, wide)
+                      for out, mixes in [mhc_pre(x, fn, scale, base, norm_weight=gain)])
+        for a, b in zip(made, want, strict=True):
+            assert torch.equal(a, b)
+    if not is_grad_enabled:
+        return
+    up = [torch.randn_like(t) for t in want]
+    wanted = torch.autograd.grad(want, wide, up, retain_graph=True)
+    for a, b in zip(torch.autograd.grad(made, given, up), wanted, strict=True):
+        assert a.dtype == torch.bfloat16 and (a.float() - b).norm() <= 2**-7 * b.norm()
+    given[0].main_grad = torch.zeros_like(parts[0])
+    mhc_pre_norm_fn(x, given[0], given[3], 1e-6).sum().backward()
+    mhc_pre_norm_fn(x, wide[0], wide[3], 1e-6).sum().backward()
+    assert given[0].grad is None and torch.equal(given[0].main_grad, wide[0].grad)
 
 
 def strided(t):

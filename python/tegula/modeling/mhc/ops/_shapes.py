@@ -33,8 +33,12 @@ def unflat(t, shape):
 
 
 def packed(t):
-    """A parameter, or None, as the C ops want it."""
-    return t if t is None or t.is_contiguous() else t.contiguous()
+    """A parameter, or None, as the C ops want it. In bfloat16 it is widened, which is exact."""
+    if t is None:
+        return None
+    if t.dtype == torch.bfloat16:
+        t = t.float()
+    return t if t.is_contiguous() else t.contiguous()
 
 
 def check_lead(name, t, last, residual):

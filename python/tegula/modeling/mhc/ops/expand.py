@@ -21,13 +21,19 @@ class _Into(torch.autograd.Function):
 
 
 def expand_to_mhc(hidden: Tensor, mhc_mult: int, out: Optional[Tensor] = None) -> Tensor:
-    """[..., H] to mhc_mult equal streams, [..., mhc_mult, H].
+    """[..., H] to mhc_mult equal streams, [..., mhc_mult, H]. (The op has bfloat16; of float16 and float32 torch makes them.)
 
     Example:
         >>> expand_to_mhc(torch.randn(2, 3, 64).bfloat16(), 4).shape
         torch.Size([2, 3, 4, 64])
     """
     shape = *hidden.shape[:-1], mhc_mult, hidden.shape[-1]
+    if hidden.dtype in (torch.float16, torch.float32):
+        streams = hidden.unsqueeze(-2).expand(shape)
+        if out is None:
+            return streams.contiguous()
+        flat_out(out, shape, 2)
+        return out.copy_(streams)
     if out is None:
         return unflat(mhc_expand_fwd(flat(hidden, 1), mhc_mult), shape)
     to = flat_out(out, shape, 2)

@@ -12,5 +12,5 @@ def mhc_head_compute_mix(input_mix: Tensor, mhc_scale: Tensor, mhc_base: Tensor,
         >>> mhc_head_compute_mix(torch.randn(2, 3, 4), torch.ones(1), torch.zeros(4), 1e-6).shape
         torch.Size([2, 3, 4])
     """
-    made = mhc_head_compute_mix_fwd(flat(input_mix, 1), mhc_scale.reshape(1), packed(mhc_base), mhc_pre_eps)
+    made = mhc_head_compute_mix_fwd(flat(input_mix, 1), packed(mhc_scale).reshape(1), packed(mhc_base), mhc_pre_eps)
     return unflat(made, input_mix.shape)

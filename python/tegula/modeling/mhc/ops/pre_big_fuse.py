@@ -17,7 +17,7 @@ def pre(residual, fn, norm_weight, scale, base, rms_eps, pre_eps, sinkhorn_eps, 
 
 def head(residual, fn, norm_weight, scale, base, rms_eps, pre_eps):
     """The streams as one, by a gate of their own."""
-    made, _ = mhc_pre_fwd_head(flat(residual, 2), packed(fn), scale.reshape(1), packed(base), packed(norm_weight),
+    made, _ = mhc_pre_fwd_head(flat(residual, 2), packed(fn), packed(scale).reshape(1), packed(base), packed(norm_weight),
                                rms_eps=rms_eps, pre_eps=pre_eps)
     return unflat(made, (*residual.shape[:-2], residual.shape[-1]))
 
