@@ -21,7 +21,7 @@ extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS) expand_bwd(con
             uint4 v[STREAMS];
 #pragma unroll
             for (int i = 0; i < STREAMS; i++)
-                v[i] = load_unit(a.grad_out.data + t * a.grad_out.token + i * a.grad_out.stream, first, a.hidden);
+                v[i] = load_unit_ahead(a.grad_out.data + t * a.grad_out.token + i * a.grad_out.stream, first, a.hidden);
             float sum[8];
 #pragma unroll
             for (int c = 0; c < 8; c++) {

@@ -70,13 +70,13 @@ extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS) post_bwd(const __
 #pragma unroll
                 for (int o = 0; o < STREAMS; o++) d[o] = x[o] = y;
                 if (is_there) {
-                    y = load_unit(a.x.data + t * a.x.token, first, a.hidden);
+                    y = load_unit_ahead(a.x.data + t * a.x.token, first, a.hidden);
 #pragma unroll
                     for (int o = 0; o < STREAMS; o++) {
-                        d[o] = load_unit(a.grad_out.data + t * a.grad_out.token + o * a.grad_out.stream, first,
+                        d[o] = load_unit_ahead(a.grad_out.data + t * a.grad_out.token + o * a.grad_out.stream, first,
                                          a.hidden);
                         if (HAS_COMB)
-                            x[o] = load_unit(a.residual.data + t * a.residual.token + o * a.residual.stream, first,
+                            x[o] = load_unit_ahead(a.residual.data + t * a.residual.token + o * a.residual.stream, first,
                                              a.hidden);
                     }
                 }

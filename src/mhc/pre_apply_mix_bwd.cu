@@ -41,10 +41,10 @@ extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS, BLOCKS) pre_apply
                 for (int i = 0; i < STREAMS; i++) dot[i] = 0;
                 if (unit < units) {
                     uint4 x[STREAMS], old[STREAMS];
-                    const uint4 d = load_unit(a.grad_out.data + t * a.grad_out.token, first, a.hidden);
+                    const uint4 d = load_unit_ahead(a.grad_out.data + t * a.grad_out.token, first, a.hidden);
 #pragma unroll
                     for (int i = 0; i < STREAMS; i++) {
-                        x[i] = load_unit(a.x.data + t * a.x.token + i * a.x.stream, first, a.hidden);
+                        x[i] = load_unit_ahead(a.x.data + t * a.x.token + i * a.x.stream, first, a.hidden);
                         if (ACCUMULATE)
                             old[i] = load_own_unit(a.grad_x.data + t * a.grad_x.token + i * a.grad_x.stream, first,
                                                    a.hidden);

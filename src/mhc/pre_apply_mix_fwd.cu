@@ -23,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS) pre_apply_mix_
             float mix[STREAMS], made[8];
 #pragma unroll
             for (int i = 0; i < STREAMS; i++)
-                x[i] = load_unit(a.x.data + t * a.x.token + i * a.x.stream, first, a.hidden);
+                x[i] = load_unit_ahead(a.x.data + t * a.x.token + i * a.x.stream, first, a.hidden);
             load_numbers(a.mix + t * STREAMS, a.has_mix_vectors, mix);
 #pragma unroll
             for (int c = 0; c < 8; c++) {
