@@ -297,6 +297,7 @@ DEV void run_others(const row &k, const more &of, bool is_plain, work *works)
             __syncthreads();                                /* all have done what was described before */
             if (threadIdx.x < 32) describe(now, of.r, of.is_request, at, has_out, !has_out || of.writes, works[0]);
             __syncthreads();
+            copy_async_wait<0>();                           /* copies have no order: one to the same place may be under way */
             load_own(now, at, 0);
             copy_async_commit();
         }
