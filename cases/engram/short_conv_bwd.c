@@ -101,7 +101,7 @@ static void find_gradients(const work *k)
 
 static void put_grad_x(const work *k, int64_t t)
 {
-    enum { VECTOR = 8, GROUP = 32 };
+    enum { VECTOR = 4, GROUP = 32 };
     case_problem *c = k->c;
     const tgl_engram_short_conv_params *p = (const void *)c->scalars;
     const int64_t hidden = c->tensors[CONV_X].shape[2];

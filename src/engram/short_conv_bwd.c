@@ -199,7 +199,7 @@ static int64_t groups_of(const problem *p) { return tgl_ceil_div(p->hidden, CONV
 static int64_t cluster_blocks(const problem *p)
 {
     int64_t blocks = 1;
-    while (tgl_ceil_div(groups_of(p), blocks) * CONV_GROUP > CONV_CLUSTER_THREADS) blocks *= 2;
+    while (tgl_ceil_div(groups_of(p), blocks) * CONV_GROUP > CONV_CLUSTER_THREADS) blocks++;
     return blocks;
 }
 static int64_t block_groups(const problem *p) { return tgl_ceil_div(groups_of(p), cluster_blocks(p)); }
@@ -233,7 +233,7 @@ static tgl_shape cluster_shape(void *context, const tgl_target *target)
     p->cluster_blocks = (int32_t)cluster_blocks(p);
     return (tgl_shape){ { p->num_partials * p->num_streams * p->cluster_blocks }, .cluster = p->cluster_blocks,
                         .block = threads,
-                        .shared_bytes = (2 * CONV_CLUSTER_ROWS * 2 + 8) * threads * CONV_BWD_VECTOR, TGL_ARGS(*p) };
+                        .shared_bytes = CONV_CLUSTER_BYTES * threads * CONV_BWD_VECTOR, TGL_ARGS(*p) };
 }
 
 static tgl_shape any_shape(void *context, const tgl_target *target)

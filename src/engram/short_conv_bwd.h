@@ -30,7 +30,7 @@ TGL_INLINE float conv_grad_z(const conv_numbers *n, float grad_out, float z, flo
  * rstd^2 / hidden. The columns of a vector are added one after the other, with one fma each; vectors of a group of
  * CONV_GROUP as a tree (vector i and i + 16, then i + 8, 4, 2, 1), groups likewise, 32 of them at a time; the rest in
  * order. */
-#define CONV_BWD_VECTOR 8
+#define CONV_BWD_VECTOR 4
 TGL_INLINE float conv_slope(const conv_numbers *n, float sum, float rstd) { return sum * (rstd * rstd) / n->hidden; }
 TGL_INLINE float conv_grad_x(const conv_numbers *n, float x, float rstd, float slope, float scaled, float grad_out)
 {
@@ -49,8 +49,9 @@ TGL_INLINE float conv_grad_norm(float grad, float x, float rstd, float sum) { re
  * columns each; blocks of a cluster. */
 #define CONV_CLUSTER_TAPS 4
 #define CONV_CLUSTER_REACH 64
-#define CONV_CLUSTER_THREADS 320
+#define CONV_CLUSTER_THREADS 640
 #define CONV_CLUSTER_BLOCKS 8
 #define CONV_CLUSTER_ROWS 8         /* of x and of grad_out in shared memory, a power of 2 */
+#define CONV_CLUSTER_BYTES (2 * 2 * CONV_CLUSTER_ROWS + 4 * (4 + CONV_CLUSTER_TAPS))    /* of a column in shared memory */
 
 #endif
