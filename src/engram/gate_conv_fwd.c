@@ -199,9 +199,15 @@ static tgl_status check(const DLTensor *ring, const DLTensor *out, const tgl_eng
  * for every row. */
 enum { CHAIN, ANY, NUM_KERNELS };
 
+static int parts_of(const problem *p)
+{
+    const int64_t columns = GATE_CONV_MANY * CONV_VECTOR;
+    return p->hidden <= columns ? 1 : p->hidden <= 2 * columns ? 2 : 4;
+}
 static int threads_of(const problem *p)
 {
-    return p->hidden <= GATE_CONV_FEW * CONV_VECTOR ? GATE_CONV_FEW : GATE_CONV_MANY;
+    if (p->hidden <= GATE_CONV_FEW * CONV_VECTOR) return GATE_CONV_FEW;
+    return parts_of(p) > 2 ? GATE_CONV_QUARTER : GATE_CONV_MANY;
 }
 
 static int plan(const void *context, tgl_kernel *kernels)
@@ -209,13 +215,17 @@ static int plan(const void *context, tgl_kernel *kernels)
     const problem *p = context;
     const bool is_fit = p->hidden % CONV_VECTOR == 0 && p->hidden <= GATE_CONV_COLUMNS &&
                         p->kernel_size == GATE_CONV_TAPS && p->dilation <= GATE_CONV_DILATION && !p->rounds_each;
-    kernels[CHAIN] = (tgl_kernel){ is_fit ? "engram/gate_conv_fwd" : NULL, { { "CONV_THREADS", threads_of(p) } } };
+    kernels[CHAIN] = (tgl_kernel){ is_fit ? "engram/gate_conv_fwd" : NULL,
+                                   { { "CONV_THREADS", threads_of(p) }, { "PARTS", parts_of(p) } } };
     kernels[ANY] = (tgl_kernel){ "engram/gate_conv_fwd_any", { { "ROUND_EACH", p->rounds_each } } };
     return NUM_KERNELS;
 }
 
-static int64_t stage_bytes(const problem *p) { return 3 * gate_conv_pitch(p->hidden); }
-static int64_t weight_bytes(const problem *p) { return 4 * p->hidden; }
+static int64_t stage_bytes(const problem *p)
+{
+    return 3 * gate_conv_pitch(p->hidden, parts_of(p)) + GATE_CONV_TOLD(parts_of(p));
+}
+static int64_t weight_bytes(const problem *p) { return 32 * gate_conv_vectors(p->hidden, parts_of(p), 0); }
 
 /* Rows in flight that there is room for; of these as many find their gates as there are warps for. */
 static int64_t room_of(const problem *p, const tgl_target *target)
@@ -231,22 +241,24 @@ static bool can_chain(const void *context, const tgl_target *target)
            tgl_gate_has_vectors(p->v) && tgl_gate_out_has_vectors(p->out) &&
            tgl_gate_weights_have_vectors(&p->weights) && tgl_conv_has_vectors(&p->norm) &&
            tgl_conv_has_vectors(&p->conv) && tgl_conv_has_vectors(&p->bias) && (uintptr_t)p->ring % 16 == 0 &&
-           room_of(p, target) >= 2;
+           room_of(p, target) >= (parts_of(p) > 1 ? GATE_CONV_AHEAD + 1 : 2) && tgl_saturating_product(p->num_tokens * 4, p->num_streams) <= INT32_MAX;
 }
 
+/* As many tiles as fit into the least number of waves. Of 132 SMs clusters of 4 leave some unused: GPCs have 16 or 18. */
 static tgl_shape chain_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    const int threads = threads_of(p);
-    const int64_t resident = GATE_CONV_BLOCKS(threads) * (int64_t)target->num_sms;
-    p->num_parts = (int32_t)tgl_max(1, tgl_ceil_div(p->hidden, (int64_t)threads * CONV_VECTOR));
-    const int64_t of_tile = tgl_max(1, p->num_streams * p->num_parts * p->dilation);    /* blocks */
-    const int64_t tiles_at_once = tgl_max(1, resident / of_tile), rows = tgl_ceil_div(p->num_tokens, p->dilation);
-    p->tile_rows = (int32_t)tgl_max(1, tgl_min(GATE_CONV_ROWS, tgl_ceil_div(rows, tiles_at_once)));
+    const int threads = threads_of(p), parts = parts_of(p);
+    const int64_t resident = GATE_CONV_BLOCKS(threads) * (int64_t)target->num_sms / parts - (parts > 2);
+    const int64_t of_tile = tgl_max(1, p->num_streams * p->dilation), rows = tgl_ceil_div(p->num_tokens, p->dilation);
+    const int64_t at_once = tgl_max(1, resident);
+    const int64_t waves = tgl_ceil_div(tgl_ceil_div(rows, GATE_CONV_ROWS) * of_tile, at_once);
+    p->tile_rows = (int32_t)tgl_ceil_div(rows, tgl_max(1, waves * at_once / of_tile));
     const int64_t room = room_of(p, target), warps = GATE_CONV_WARPS(threads);
     p->gate_rows = (int32_t)tgl_min(warps, room);
     p->stages = (int32_t)(room - room % p->gate_rows);
-    tgl_shape made = tgl_shape_of_blocks(tgl_ceil_div(rows, p->tile_rows) * of_tile, GATE_CONV_THREADS(threads));
+    const int64_t blocks = tgl_ceil_div(rows, p->tile_rows) * of_tile * parts;
+    tgl_shape made = { { blocks }, .cluster = parts > 1 ? parts : 0, .block = GATE_CONV_THREADS(threads) };
     made.shared_bytes = weight_bytes(p) + p->stages * stage_bytes(p);
     return tgl_shape_with(made, p, sizeof *p);
 }

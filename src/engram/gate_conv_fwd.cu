@@ -2,20 +2,23 @@
  * gate_conv_fwd.cu - gate and short convolution of chains of tokens; sm_90 and up. A chain is every dilation-th token:
  * what a tap reaches back to is in the same chain.
  *   computes  as tegula/engram.h says, sums in the orders of common/gate.h and common/short_conv.h
- *   launch    grid tiles of tile_rows * dilation tokens * chains * parts of 8 * CONV_THREADS columns * num_streams (block
- *             b: stream b % num_streams), block GATE_CONV_THREADS(CONV_THREADS), dynamic shared memory of the gate's
- *             weights (f32) and `stages` rows of x, k and v
+ *   launch    grid tiles of tile_rows * dilation tokens * chains * num_streams * PARTS (block b: part b % PARTS of a
+ *             cluster, whose stream is the next digit), block GATE_CONV_THREADS(CONV_THREADS), dynamic shared memory of
+ *             the part's weights of the gate (f32), and `stages` rows of x, k and v
  *   moves     6 bytes per element of x, 2 of v, once each from memory, and x, k and v of the rows that a tile reaches
- *             back to; from L2 v again for every stream, and x, k and v for every part
- *   macros    CONV_THREADS that convolve: GATE_CONV_FEW, GATE_CONV_MANY
+ *             back to; from L2 v again for every stream
+ *   macros    CONV_THREADS that convolve: GATE_CONV_FEW, GATE_CONV_QUARTER, GATE_CONV_MANY; PARTS 1, 2, 4 of a row
  *
- * Three kinds of warps pass rows on. One warp has bulk copies bring x, k and v of a token into a stage. Of others each
+ * Three kinds of warps pass rows on. One warp has copies bring x, k and v of a token into a stage. Of others each
  * takes a row: it adds up its sums, replaces v by the gated value, and finds its rstd; a row's numbers are computed once,
  * not by every thread. The CONV_THREADS others have the same 8 columns of all tokens: weights
  * stay in registers, and so do the sums that later tokens of the chain begin with. With rows a of the chain,
  *     z = fma(w[3], a, s[0]);  s[0] = fma(w[2], a, s[1]);  s[1] = fma(w[1], a, s[2]);  s[2] = fma(w[0], a, bias)
  * adds the taps of every token in ascending order, and nothing has to be kept or unpacked again. None of these threads
  * waits for another but for stages.
+ *
+ * A row with more columns than CONV_THREADS have is shared by the blocks of a cluster. Each adds up the gate's sums and
+ * the norm's over its columns, and tells all of them the sums of its groups, which each adds in order: same bits.
  *
  * The ring. A token writes its own entry as soon as it is normed, if no other block reads that entry. In chunks that
  * are longer the first tokens read entries that the last ones write. What the first rows of a chain read of the ring,
@@ -29,11 +32,15 @@
 #include "engram/common/requests.cuh"
 #include "engram/common/short_conv.cuh"
 
-static_assert(CONV_THREADS == GATE_CONV_FEW || CONV_THREADS == GATE_CONV_MANY, "CONV_THREADS is one of two");
+static_assert(CONV_THREADS == GATE_CONV_FEW || CONV_THREADS == GATE_CONV_QUARTER || CONV_THREADS == GATE_CONV_MANY,
+              "CONV_THREADS is one of three");
+static_assert(PARTS == 1 || PARTS == 2 || PARTS == 4, "PARTS is 1, 2 or 4");
 
 #if __CUDA_ARCH__ >= 900
 enum {
-    GATE_WARPS = GATE_CONV_WARPS(CONV_THREADS), CONV_WARPS = CONV_THREADS / 32, GROUPS = GATE_SLOTS / GATE_GROUP,
+    GATE_WARPS = GATE_CONV_WARPS(CONV_THREADS), CONV_WARPS = CONV_THREADS / 32,
+    ALL_GROUPS = GATE_CONV_GROUPS, GROUPS = ALL_GROUPS / PARTS, SLOTS = GATE_SLOTS / PARTS,     /* of the gate's sums */
+    SPAN = GATE_CONV_SPAN / PARTS,              /* vectors of a part that follow each other */
     FIRST_CONV = 32 * (GATE_WARPS + 1),         /* warps: those that find gates, the one that loads, those that convolve */
     TAPS = GATE_CONV_TAPS, PAST_ROWS = TAPS - 1, TOKENS = GATE_CONV_ROWS + 2 * PAST_ROWS
 };
@@ -78,9 +85,13 @@ struct walk {
     i32 first, begin, end;      /* rows from `first` on, results from `begin` on, up to `end` */
     i32 tile_end;               /* the tile's own rows are PAST_ROWS .. tile_end - 1 */
     u32 weights, stages, marks; /* shared memory */
-    u32 row_bytes, pitch;       /* of a row, and where there is room for more */
-    u32 column;                 /* the first of the part */
+    u32 part, count;            /* of the row, and its vectors */
+    u32 pitch;                  /* bytes of the part, where there is room for more */
 };
+
+/* The vector of the row that is number i of the part; the group of the row (of CONV_GROUP vectors) that is number i. */
+DEV u32 vector_at(const walk &k, u32 i) { return PARTS == 1 ? i : i / SPAN * GATE_CONV_SPAN + k.part * SPAN + i % SPAN; }
+DEV u32 group_at(const walk &k, u32 i) { return vector_at(k, i * CONV_GROUP) / CONV_GROUP; }
 
 /* Rows of the chain before row n in its chunk, up to PAST_ROWS. */
 DEV i32 rows_before(const walk &k, i32 n) { return min(k.tokens[n].depth / k.dilation, (i32)PAST_ROWS); }
@@ -100,8 +111,9 @@ DEV bool is_late_head(const walk &k, i32 n)
     return (k.tokens[n].state & WRITES_LATER) && k.tokens[n].depth < k.dilation;
 }
 
-/* What is known of a stage: mbarriers of its being loaded, having its gate, and being free again; rstd. */
-enum { LOADED = 0, GATED = 8, FREED = 16, RSTD = 24, MARK_BYTES = 32 };
+/* What is known of a stage: mbarriers of its being loaded, having its gate, and being free again; rstd; mbarriers of
+ * what all parts have told of the sums of the gate, and of the norm. */
+enum { LOADED = 0, GATED = 8, FREED = 16, RSTD = 24, SUMMED = 32, SQUARED = 40, MARK_BYTES = PARTS > 1 ? 48 : 32 };
 DEV u32 mark_at(const walk &k, int stage) { return k.marks + (u32)stage * MARK_BYTES; }
 
 /* ---- rows, in the order in which they pass ---- */
@@ -164,7 +176,9 @@ DEV i64 count_late(const walk &k)
     return sum;
 }
 
-DEV u32 stage_at(const walk &k, int stage) { return k.stages + (u32)stage * 3 * k.pitch; }
+/* x, k, v and what the parts tell each other. */
+DEV u32 stage_bytes(const walk &k) { return 3 * k.pitch + GATE_CONV_TOLD(PARTS); }
+DEV u32 stage_at(const walk &k, int stage) { return k.stages + (u32)stage * stage_bytes(k); }
 
 /* The row of the ring that is `before` tokens before the chunk. */
 DEV const u16 *past_row(const walk &k, const token &t, i32 before)
@@ -177,49 +191,89 @@ DEV const u16 *past_row(const walk &k, const token &t, i32 before)
 
 DEV void prefetch_past(const walk &k, const token &t)
 {
-    const i64 end = min((i64)k.column + CONV_THREADS * CONV_VECTOR, (i64)k.a.hidden);
 #pragma unroll 1
     for (int j = 0; j < TAPS - 1; j++) {
         const i32 before = (TAPS - 1 - j) * k.dilation - t.depth;
         if (before > t.reach) continue;
         const u16 *const row = past_row(k, t, before);
 #pragma unroll 1
-        for (i64 i = k.column + threadIdx.x % 32 * 64; i < end; i += 32 * 64) prefetch_l2(row + i);
+        for (u32 i = threadIdx.x % 32 * 8; i < k.count; i += 32 * 8) prefetch_l2(row + vector_at(k, i) * CONV_VECTOR);
     }
 }
+
+/* What is loaded of a row: x alone, if only its residual counts. */
+struct sources { const u16 *x, *k, *v; bool is_alive, has_x; };
+
+DEV sources sources_of(const walk &k, const item &of)
+{
+    const gate_conv_args &a = k.a;
+    const bool is_alive = of.state & ALIVE;
+    return { a.x.data + of.t * a.x.token + k.h * a.x.stream, a.k.data + of.t * a.k.token + k.h * a.k.stream,
+             a.v.data + of.t * a.v.token, is_alive, is_alive || (has_result(k, of) && a.has_residual) };
+}
+
+/* By bulk copies, which count their bytes; lane i has what follows each other from vector i * SPAN of the part on. */
+DEV void load_pieces(const walk &k, const sources &from, u32 to, u32 bar)
+{
+    const u32 lane = threadIdx.x % 32, first = PARTS == 1 ? 0 : lane * SPAN;
+    if (lane == 0) {
+        if (from.has_x) mbar_expect(bar, (from.is_alive ? 3 : 1) * 16 * k.count);
+        else mbar_arrive(bar);
+    }
+    if (!from.has_x || (PARTS == 1 ? lane > 0 : first >= k.count)) return;
+    const u32 column = vector_at(k, first) * CONV_VECTOR, at = to + 16 * first;
+    const u32 bytes = 16 * (PARTS == 1 ? k.count : min(k.count - first, (u32)SPAN));
+    bulk_load(at, from.x + column, bytes, bar);
+    if (!from.is_alive) return;
+    bulk_load(at + k.pitch, from.k + column, bytes, bar);
+    bulk_load(at + 2 * k.pitch, from.v + column, bytes, bar);
+}
+
+/* By copies of 16 bytes. */
+DEV void load_vectors(const walk &k, const sources &from, u32 to)
+{
+#pragma unroll 2
+    for (u32 i = threadIdx.x % 32; i < k.count && from.has_x; i += 32) {
+        const u32 column = vector_at(k, i) * CONV_VECTOR;
+        copy_async_16(to + 16 * i, from.x + column);
+        if (!from.is_alive) continue;
+        copy_async_16(to + k.pitch + 16 * i, from.k + column);
+        copy_async_16(to + 2 * k.pitch + 16 * i, from.v + column);
+    }
+}
+
+/* Parts are not in one piece. On an H200 8192 rows of 5120 columns take 593 us with bulk copies, 643 with others, which are
+ * slower for large pieces; 4096 of 7168 columns, whose pieces are small, 905 and 747. Of those so many rows may be on
+ * their way while the next is asked for. */
+enum { HAS_BULK = PARTS <= 2, AHEAD = HAS_BULK ? 0 : GATE_CONV_AHEAD };
 
 DEV void load_rows(const walk &k)
 {
     const gate_conv_args &a = k.a;
-    const int lane = (int)threadIdx.x % 32;
-    int stage = 0;
+    int stage = 0, arrived = 0;
     u32 parity = 0;
     bool is_full = false;                                   /* all stages have been filled once */
     cursor late = first_cursor(k);
 #pragma unroll 1
-    for (i64 i = 0; i < k.num_items; i++) {
-        const item of = item_at(k, i, late);
-        const u32 bar = mark_at(k, stage) + LOADED, to = stage_at(k, stage);
-        if (is_full) mbar_wait(mark_at(k, stage) + FREED, parity ^ 1);
-        if (lane == 0) {
-            const u16 *const x = a.x.data + of.t * a.x.token + k.h * a.x.stream;
-            if (of.state & ALIVE) {
-                mbar_expect(bar, 3 * k.row_bytes);
-                bulk_load(to, x, k.row_bytes, bar);
-                bulk_load(to + k.pitch, a.k.data + of.t * a.k.token + k.h * a.k.stream, k.row_bytes, bar);
-                bulk_load(to + 2 * k.pitch, a.v.data + of.t * a.v.token, k.row_bytes, bar);
-            } else if (has_result(k, of) && a.has_residual) {
-                mbar_expect(bar, k.row_bytes);
-                bulk_load(to, x, k.row_bytes, bar);
-            } else {
-                mbar_arrive(bar);
-            }
+    for (i64 i = 0; i < k.num_items + AHEAD; i++) {
+        if (i < k.num_items) {
+            const item of = item_at(k, i, late);
+            const sources from = sources_of(k, of);
+            if (is_full) mbar_wait(mark_at(k, stage) + FREED, parity ^ 1);
+            if (HAS_BULK) load_pieces(k, from, stage_at(k, stage), mark_at(k, stage) + LOADED);
+            else load_vectors(k, from, stage_at(k, stage));
+            if (!(of.state & LATE) && from.is_alive && k.tokens[of.n].depth < k.dilation)
+                prefetch_past(k, k.tokens[of.n]);
+            __syncwarp();
+            stage = stage + 1 < a.stages ? stage + 1 : 0;
+            if (stage == 0) parity ^= 1, is_full = true;
         }
-        if (!(of.state & LATE) && (of.state & ALIVE) && k.tokens[of.n].depth < k.dilation)
-            prefetch_past(k, k.tokens[of.n]);
-        __syncwarp();
-        stage = stage + 1 < a.stages ? stage + 1 : 0;
-        if (stage == 0) parity ^= 1, is_full = true;
+        if (HAS_BULK) continue;
+        copy_async_commit();
+        copy_async_wait<AHEAD>();
+        if (i < AHEAD) continue;
+        mbar_arrive(mark_at(k, arrived) + LOADED);          /* every lane for what it has copied */
+        arrived = arrived + 1 < a.stages ? arrived + 1 : 0;
     }
 }
 
@@ -244,7 +298,7 @@ template <int N> DEV void add_lanes(float (&v)[N])
     for (int h = 16 / N; h > 0; h /= 2) v[0] += __shfl_xor_sync(FULL, v[0], h);
 }
 
-struct row { int lane, count; float *sums; };               /* count of vectors */
+struct row { int lane, count; float *sums; };               /* count of vectors; sums: of one part */
 
 struct row_sums { float squares_x[GROUPS], squares_k[GROUPS], dot[GROUPS]; };
 
@@ -274,15 +328,14 @@ DEV float sum_of_groups(const float *groups)
     return sum;
 }
 
-/* The gate of the row at `from`, in all lanes. */
-DEV float find_gate(const walk &k, const row &r, u32 from)
+/* Adds up the part's columns of the row at `from`: then lane i has the sums of group i / (32 / GROUPS) of the part. */
+DEV void add_columns(const walk &k, const row &r, u32 from, row_sums &s)
 {
-    row_sums s = {};
-    const u32 half = 2 * (u32)k.a.hidden;                   /* between the lower halves of weights and the upper ones */
+    const u32 half = 16 * (u32)r.count;                     /* between the lower halves of weights and the upper ones */
 #pragma unroll 1
-    for (int first = 0; first < r.count; first += GATE_SLOTS) {
+    for (int first = 0; first < r.count; first += SLOTS) {
         const int mine = first + r.lane;
-        if (first + GATE_SLOTS <= r.count) {
+        if (first + SLOTS <= r.count) {
 #pragma unroll
             for (int g = 0; g < GROUPS; g++) {
                 const int c = mine + g * GATE_GROUP;
@@ -297,6 +350,18 @@ DEV float find_gate(const walk &k, const row &r, u32 from)
         }
     }
     add_lanes(s.squares_x), add_lanes(s.squares_k), add_lanes(s.dot);
+}
+
+DEV float gate_of(const walk &k, float rstd_x, float rstd_k, float dot)
+{
+    return gate_score_of(&k.a.gate, gate_scaled(&k.a.gate, dot, rstd_x, rstd_k));
+}
+
+/* The gate of the row at `from`, in all lanes. */
+DEV float find_gate(const walk &k, const row &r, u32 from)
+{
+    row_sums s = {};
+    add_columns(k, r, from, s);
     const int group = r.lane / (32 / GROUPS);
     if (r.lane % (32 / GROUPS) == 0) {
         r.sums[group] = s.squares_x[0];
@@ -306,19 +371,40 @@ DEV float find_gate(const walk &k, const row &r, u32 from)
     __syncwarp();
     const float rstd = gate_rstd(&k.a.gate, sum_of_groups(r.sums + r.lane % 2 * GROUPS));  /* of x in even lanes */
     const float rstd_x = __shfl_sync(FULL, rstd, 0), rstd_k = __shfl_sync(FULL, rstd, 1);
-    return gate_score_of(&k.a.gate, gate_scaled(&k.a.gate, sum_of_groups(r.sums + 2 * GROUPS), rstd_x, rstd_k));
+    return gate_of(k, rstd_x, rstd_k, sum_of_groups(r.sums + 2 * GROUPS));
+}
+
+/* The same of a row in parts, whose blocks tell each other the sums of their groups. What they tell of a stage is read
+ * before any part tells of the next one: a part goes on after it has been told the squares of all, who by then had read
+ * the sums, and the sums of all, who by then had read the squares before. */
+DEV float find_gate_of_parts(const walk &k, const row &r, u32 from, u32 mark, u32 parity)
+{
+    row_sums s = {};
+    add_columns(k, r, from, s);
+    const u32 told = from + 3 * k.pitch, group = (u32)r.lane / (32 / GROUPS), to = (u32)r.lane % (32 / GROUPS);
+    if (r.lane == 0) mbar_expect(mark + SUMMED, 16 * ALL_GROUPS);
+    if (to < PARTS)
+        cluster_store_async(cluster_map(told + 16 * (group_at(k, group) % ALL_GROUPS), to),
+                            make_float4(s.squares_x[0], s.squares_k[0], s.dot[0], 0), cluster_map(mark + SUMMED, to));
+    mbar_wait_cluster(mark + SUMMED, parity);
+    float sum = 0;                                          /* lane 0: of squares of x; 1: of k; 2: of products */
+#pragma unroll
+    for (int g = 0; g < ALL_GROUPS; g++) sum += shared_load_f32(told + 16 * g + r.lane % 4 * 4);
+    const float rstd = gate_rstd(&k.a.gate, sum);
+    const float rstd_x = __shfl_sync(FULL, rstd, 0), rstd_k = __shfl_sync(FULL, rstd, 1);
+    return gate_of(k, rstd_x, rstd_k, __shfl_sync(FULL, sum, 2));
 }
 
 /* Sums of the vectors of a group, a line of shared memory; at this distance lanes that read a line each have different
  * banks. */
 enum { LINE_BYTES = GATE_CONV_LINE, LINE_BATCH = 5 };     /* lines that are written, or added, at a time */
 
-/* Line 0 + line 1 + ... + line count - 1, each added up as a tree, in all lanes. A lane has a line: all trees at
- * once, where shuffles would wait for each other. */
-DEV float add_lines(u32 lines, int count)
+/* Line `lane` added up as a tree, of `count`. A lane has a line: all trees at once, where shuffles would wait for each
+ * other. */
+DEV float add_line(u32 lines, int count)
 {
     const int lane = threadIdx.x % 32;
-    float of_line = 0, sum = 0;
+    float of_line = 0;
     __syncwarp();                                           /* lines have been written */
     if (lane < count) {
         float4 v[CONV_GROUP / 4];
@@ -332,6 +418,13 @@ DEV float add_lines(u32 lines, int count)
         of_line = v[0].x + v[0].z + (v[0].y + v[0].w);
     }
     __syncwarp();                                           /* and read */
+    return of_line;
+}
+
+/* That of lane 0 + lane 1 + ... + lane count - 1, in all lanes. */
+DEV float add_in_order(float of_line, int count)
+{
+    float sum = 0;
 #pragma unroll 1
     for (int g = 0; g < count; g += LINE_BATCH)
 #pragma unroll
@@ -342,9 +435,23 @@ DEV float add_lines(u32 lines, int count)
     return sum;
 }
 
+/* The groups of all parts; lane i has that of group i of this one. */
+DEV float add_parts(const walk &k, float of_line, int count, u32 told, u32 mark, u32 parity)
+{
+    const u32 lane = threadIdx.x % 32, groups = ((u32)k.a.hidden / CONV_VECTOR + CONV_GROUP - 1) / CONV_GROUP;
+    if (lane == 0) mbar_expect(mark + SQUARED, 16 * groups);
+    if ((int)lane < count)
+#pragma unroll
+        for (u32 to = 0; to < PARTS; to++)
+            cluster_store_async(cluster_map(told + 16 * group_at(k, lane), to), make_float4(of_line, 0, 0, 0),
+                                cluster_map(mark + SQUARED, to));
+    mbar_wait_cluster(mark + SQUARED, parity);
+    return add_in_order(lane < groups ? shared_load_f32(told + 16 * lane) : 0, (int)groups);
+}
+
 /* Replaces the row of v at `from` by what the gate lets in -> its rstd, in all lanes. A few vectors at a time are
  * loaded before the first is stored; sums go where k was. */
-DEV float let_in(const walk &k, const row &r, u32 from, u32 lines, float gate)
+DEV float let_in(const walk &k, const row &r, u32 from, u32 lines, float gate, u32 mark, u32 parity)
 {
     const int groups = (r.count + CONV_GROUP - 1) / CONV_GROUP;
 #pragma unroll 1
@@ -367,15 +474,17 @@ DEV float let_in(const walk &k, const row &r, u32 from, u32 lines, float gate)
                 shared_store_f32(lines + (g + j) * LINE_BYTES + r.lane * 4, c < r.count ? squares_of(gv) : 0.0f);
         }
     }
-    return conv_rstd(&k.a.numbers, add_lines(lines, groups));
+    const float of_line = add_line(lines, groups);
+    return conv_rstd(&k.a.numbers, PARTS == 1 ? add_in_order(of_line, groups)
+                                              : add_parts(k, of_line, groups, from + k.pitch + 16 * ALL_GROUPS, mark, parity));
 }
 
 DEV void find_gates(const walk &k, int number, float *sums)
 {
-    const row r = { (int)threadIdx.x % 32, (int)(k.a.hidden / GATE_VECTOR), sums + number * 3 * GROUPS };
+    const row r = { (int)threadIdx.x % 32, (int)k.count, sums + number * 3 * GROUPS };
     const int rows = k.a.gate_rows;
     int stage = number;
-    u32 parity = 0;
+    u32 parity = 0, phases = 0;                             /* phases: of what parts tell, only of rows that are alive */
     cursor late = first_cursor(k);
 #pragma unroll 1
     for (i64 i = number; number < rows && i < k.num_items; i += rows) {
@@ -383,9 +492,12 @@ DEV void find_gates(const walk &k, int number, float *sums)
         const u32 from = stage_at(k, stage), mark = mark_at(k, stage);
         mbar_wait(mark + LOADED, parity);
         if (of.state & ALIVE) {
-            const float gate = find_gate(k, r, from), rstd = let_in(k, r, from + 2 * k.pitch, from + k.pitch, gate);
+            const u32 told = phases >> stage & 1;
+            const float gate = PARTS == 1 ? find_gate(k, r, from) : find_gate_of_parts(k, r, from, mark, told);
+            const float rstd = let_in(k, r, from + 2 * k.pitch, from + k.pitch, gate, mark, told);
             if (r.lane == 0) shared_store_f32(mark + RSTD, rstd);
-            bulk_fence();                                   /* the next row of the stage comes by a bulk copy */
+            if (HAS_BULK) bulk_fence();                     /* the next row of the stage comes by a bulk copy */
+            phases ^= 1u << stage;
         }
         mbar_arrive(mark + GATED);                          /* every lane for what it has read and written */
         stage += rows;                                      /* a stage is always of the same warp, which knows its phase */
@@ -491,14 +603,13 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
 DEV void convolve_rows(const walk &k)
 {
     const gate_conv_args &a = k.a;
-    const u32 stage_bytes = 3 * k.pitch;
-    columns of = { (i32)(k.column + (threadIdx.x - FIRST_CONV) * CONV_VECTOR), false, {}, {}, {} };
-    of.are_there = of.first < a.hidden;
+    const u32 bytes = stage_bytes(k), number = threadIdx.x - FIRST_CONV;
+    columns of = { (i32)(vector_at(k, number) * CONV_VECTOR), number < k.count, {}, {}, {} };
     if (of.are_there) load_weights(a, k.h, of);
     u16 *out = a.out.data + (k.base + (i64)k.first * k.dilation) * a.out.token + k.h * a.out.stream + of.first;
     const i64 out_step = k.dilation * a.out.token;
     const u32 first_mark = k.marks, end_mark = mark_at(k, a.stages);
-    const u32 first_stage = k.stages + (of.are_there ? (u32)of.first * 2 : 0);
+    const u32 first_stage = k.stages + (of.are_there ? number * 16 : 0);
     u32 mark = first_mark, from = first_stage, parity = 0;
 #pragma unroll 1
     for (i32 n = k.first; n < k.end; n++, out += out_step) {
@@ -513,7 +624,7 @@ DEV void convolve_rows(const walk &k)
         }
         __syncwarp();                                       /* all lanes have read the stage */
         if (threadIdx.x % 32 == 0) mbar_arrive(mark + FREED);
-        mark += MARK_BYTES, from += stage_bytes;
+        mark += MARK_BYTES, from += bytes;
         if (mark == end_mark) mark = first_mark, from = first_stage, parity ^= 1;
     }
     cursor late = first_cursor(k);
@@ -528,26 +639,26 @@ DEV void convolve_rows(const walk &k)
         if (it.state & WRITES)
             store_ring(k, of, k.tokens[it.n], it.t - chunk_of(k, it.n),
                        it.state & ALIVE ? normed(of, gv, rstd) : make_uint4(0, 0, 0, 0));
-        mark += MARK_BYTES, from += stage_bytes;
+        mark += MARK_BYTES, from += bytes;
         if (mark == end_mark) mark = first_mark, from = first_stage, parity ^= 1;
     }
 }
 
 /* ---- the block ---- */
 
-/* The gate's weights of the stream, as f32: first the lower halves of all vectors, then the upper ones. */
-DEV void fill_weights(const gate_conv_args &a, i64 h, u32 to)
+/* The gate's weights of the part, as f32: first the lower halves of all vectors, then the upper ones. */
+DEV void fill_weights(const walk &k)
 {
-    const u32 count = (u32)(a.hidden / GATE_VECTOR), thread = threadIdx.x;
+    const u32 count = k.count, thread = threadIdx.x;
 #pragma unroll 1
     for (u32 c = thread; c < 2 * count; c += GATE_CONV_THREADS(CONV_THREADS)) {
         const u32 vector = c < count ? c : c - count;
-        const i64 at = (i64)vector * GATE_VECTOR + (c < count ? 0 : 4);
+        const i64 at = (i64)vector_at(k, vector) * GATE_VECTOR + (c < count ? 0 : 4);
         float w[4];
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            w[i] = gate_weight_at(&a.weights, a.weights.kind, a.weights.is_zero_centered, h, at + i);
-        shared_store_u32x4(to + 16 * c, make_uint4(__float_as_uint(w[0]), __float_as_uint(w[1]), __float_as_uint(w[2]),
+            w[i] = gate_weight_at(&k.a.weights, k.a.weights.kind, k.a.weights.is_zero_centered, k.h, at + i);
+        shared_store_u32x4(k.weights + 16 * c, make_uint4(__float_as_uint(w[0]), __float_as_uint(w[1]), __float_as_uint(w[2]),
                                                    __float_as_uint(w[3])));
     }
 }
@@ -561,30 +672,32 @@ DEV void run(const gate_conv_args &a)
     SHARED(request_scratch<GATE_CONV_THREADS(CONV_THREADS)>, scratch);
     SHARED(i64, num_items);
     const int tid = (int)threadIdx.x, warp = tid / 32, threads = GATE_CONV_THREADS(CONV_THREADS);
-    const i64 block = (i64)blockIdx.y * gridDim.x + blockIdx.x, of_stream = block / a.num_streams;
-    const i64 of_part = of_stream / a.num_parts, tile = of_part / a.dilation, chain = of_part - tile * a.dilation;
+    const i64 cluster = blockIdx.x / PARTS, of_stream = cluster / a.num_streams, tile = of_stream / a.dilation;
+    const i64 chain = of_stream - tile * a.dilation;
     const i64 tile_begin = (tile * a.tile_rows) * a.dilation + chain;
     if (tile_begin >= a.num_tokens) {
         pdl_wait();
         return;
     }
-    const u32 from = shared_address(memory);
+    const u32 from = shared_address(memory), part = blockIdx.x % PARTS;
     const i32 tile_rows = (i32)min((i64)a.tile_rows, (a.num_tokens - tile_begin - 1) / a.dilation + 1);
-    walk k = { a, tokens, num_items, tile_begin - PAST_ROWS * (i64)a.dilation, (i32)(block - of_stream * a.num_streams),
-               a.dilation, 0, PAST_ROWS, PAST_ROWS + tile_rows, PAST_ROWS + tile_rows, from, from + 4 * (u32)a.hidden,
-               shared_address(marks), (u32)a.hidden * 2, (u32)gate_conv_pitch(a.hidden),
-               (u32)(of_stream - of_part * a.num_parts) * (CONV_THREADS * CONV_VECTOR) };
+    walk k = { a, tokens, num_items, tile_begin - PAST_ROWS * (i64)a.dilation, (i32)(cluster - of_stream * a.num_streams),
+               a.dilation, 0, PAST_ROWS, PAST_ROWS + tile_rows, PAST_ROWS + tile_rows, from,
+               from + 32 * (u32)gate_conv_vectors(a.hidden, PARTS, 0), shared_address(marks), part,
+               (u32)gate_conv_vectors(a.hidden, PARTS, (int)part), (u32)gate_conv_pitch(a.hidden, PARTS) };
     if (tid == 0) {
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) {
-            mbar_init(mark_at(k, i) + LOADED, 1);
+            mbar_init(mark_at(k, i) + LOADED, HAS_BULK ? 1 : 32);
             mbar_init(mark_at(k, i) + GATED, 32);
             mbar_init(mark_at(k, i) + FREED, CONV_WARPS);
+            if (PARTS > 1) mbar_init(mark_at(k, i) + SUMMED, 1), mbar_init(mark_at(k, i) + SQUARED, 1);
         }
         mbar_init_fence();
     }
+    if (PARTS > 1) cluster_arrive_relaxed();
     pdl_wait();
-    fill_weights(a, k.h, k.weights);
+    fill_weights(k);
     const i32 known = tile_rows + 2 * PAST_ROWS;            /* rows */
 #pragma unroll 1
     for (i32 first = 0; first < known * a.dilation; first += threads) {
@@ -607,9 +720,15 @@ DEV void run(const gate_conv_args &a)
 #pragma unroll 1
         for (i32 n = tid; n < (can_be_plain ? k.begin : known); n += threads) tokens[n].state &= ~(u32)PLAIN;
     __syncthreads();
+    if (PARTS > 1) cluster_wait();                          /* mbarriers of all parts are initialised */
     if (warp < GATE_WARPS) find_gates(k, warp, sums);
     else if (warp == GATE_WARPS) load_rows(k);
     else convolve_rows(k);
+    if (PARTS > 1) {
+        __syncwarp();
+        cluster_arrive_relaxed();
+        cluster_wait();                                     /* no part tells one that has ended */
+    }
 }
 #endif
 

@@ -19,14 +19,30 @@ typedef struct {
     int32_t rounds_each;            /* a macro of gate_conv_fwd_any */
     int32_t has_residual;
     int32_t tile_rows;              /* gate_conv_fwd: rows of a chain that a block has */
-    int32_t num_parts;              /* gate_conv_fwd: blocks that share a row's columns */
     int32_t stages;                 /* gate_conv_fwd: rows in flight, a multiple of gate_rows */
     int32_t gate_rows;              /* gate_conv_fwd: of them, those whose gates are found at a time */
 } gate_conv_args;
 
-/* Bytes of a row in shared memory: of k also what the sums of a group of vectors take, which replace it. */
+/* gate_conv_fwd: the blocks of a cluster share a row. Of every GATE_CONV_SPAN vectors each part has as many, in order:
+ * then a slot of the gate's sums (GATE_SLOTS is a multiple of the span) and a group of the norm's are of one part. */
+#define GATE_CONV_SPAN 128
+TGL_INLINE int64_t gate_conv_vectors(int64_t hidden, int parts, int part)
+{
+    const int64_t vectors = hidden / CONV_VECTOR, own = GATE_CONV_SPAN / parts;
+    const int64_t rest = vectors % GATE_CONV_SPAN - part * own;
+    return vectors / GATE_CONV_SPAN * own + (rest < 0 ? 0 : rest < own ? rest : own);
+}
+
+/* Bytes of a part of a row in shared memory: of k also what the sums of a group of vectors take, which replace it. */
 #define GATE_CONV_LINE 144
-TGL_INLINE int64_t gate_conv_pitch(int64_t hidden) { return hidden * 2 > GATE_CONV_LINE ? hidden * 2 : GATE_CONV_LINE; }
+TGL_INLINE int64_t gate_conv_pitch(int64_t hidden, int parts)
+{
+    const int64_t bytes = gate_conv_vectors(hidden, parts, 0) * 16;
+    return bytes > GATE_CONV_LINE ? bytes : GATE_CONV_LINE;
+}
+/* What the blocks of a cluster tell each other of a row: 16 bytes for each group of the gate's sums and of the norm's. */
+#define GATE_CONV_GROUPS (GATE_SLOTS / GATE_GROUP)
+#define GATE_CONV_TOLD(parts) ((parts) > 1 ? 16 * (GATE_CONV_GROUPS + GATE_CONV_COLUMNS / (CONV_GROUP * CONV_VECTOR)) : 0)
 
 /* The element of the ring at column 0. */
 TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int64_t entry, int64_t h)
@@ -42,11 +58,13 @@ TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int
 #define GATE_CONV_ROWS 256
 #define GATE_CONV_STAGES 14
 #define GATE_CONV_STATIC 16384
-/* Threads that convolve, a vector each: of rows of up to 1024 columns, and of others; with them are warps that find
- * gates, one for a row, and one that loads. */
+#define GATE_CONV_AHEAD 3           /* of clusters of 4: rows on their way, fewer than rows in flight */
+/* Threads that convolve, a vector each: of rows of up to 1024 columns, of more than 5120, and of others; with them are
+ * warps that find gates, one for a row, and one that loads. */
 #define GATE_CONV_FEW 128
+#define GATE_CONV_QUARTER 256
 #define GATE_CONV_MANY 320
-#define GATE_CONV_WARPS(threads) ((threads) > GATE_CONV_FEW ? 5 : 3)
+#define GATE_CONV_WARPS(threads) ((threads) > GATE_CONV_QUARTER ? 5 : (threads) > GATE_CONV_FEW ? 7 : 3)
 #define GATE_CONV_THREADS(threads) ((threads) + 32 * GATE_CONV_WARPS(threads) + 32)
 #define GATE_CONV_BLOCKS(threads) ((threads) > GATE_CONV_FEW ? 1 : 2)      /* per SM */
 

@@ -214,6 +214,7 @@ TEST(devices_agree_to_the_bit)
     check_same_bits("engram_gate_conv_fwd", CASE_LINES(
         "num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some", "num_tokens=12 num_streams=1 hidden=2560",
         "num_tokens=12 num_streams=1 hidden=5120", "num_tokens=12 num_streams=2 hidden=40 round_each=1",
+        "num_tokens=24 num_streams=1 hidden=7168 requests=3 past=ring start=small drafts=0 mask=some values=special",
         "num_tokens=40 num_streams=2 hidden=40 requests=5 past=ring start=small drafts=0 weights=bf16",
         "num_tokens=40 num_streams=2 hidden=40 requests=30 past=ring start=small values=special"), 2);
 }
