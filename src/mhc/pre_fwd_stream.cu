@@ -42,6 +42,7 @@ enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECE
        AT_GATES = PRE_STREAM_AT_GATES(PIECES, SEGMENTS, ROWS), AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS),
        AT_NOWHERE = AT_BARS - 16, GATES = TILE * STREAMS * 4,       /* bytes of a tile's */
        HOT = GROUPS ? 2 * STREAMS + 2 : 0, VECTORS = SUMS / 16,     /* vectors of sums: what gates need, all */
+       LANE_ROWS = (ROWS + STREAMS - 1) / STREAMS,                  /* of a token's, when four lanes share them */
        UNITS = COLUMNS / 8, PASS = 32 * APPLIERS / UNITS / 2 * 2,       /* tokens at a time, an even number */
        /* Registers of a thread. On an H200 the compiler loads the next piece ahead of products from 208 on, not at 200
         * (1024 x 7168: 30.1 us, not 33.8), and the applying warps need 56 (at 48: 33.9). */
@@ -409,47 +410,31 @@ DEV void sinkhorn(float (&column)[STREAMS], int o, int repeat, float eps)
 #endif
 
 #if PARTS
-/* `count` segments, a power of two up to COUNT. */
-template <int COUNT> struct some_segments {
-    static __device__ __forceinline__ float sum(u32 from, u32 stride, int count)
-    {
-        return count == COUNT ? segments<COUNT>::sum(from, stride) : some_segments<COUNT / 2>::sum(from, stride, count);
-    }
-};
-template <> struct some_segments<0> {
-    static __device__ __forceinline__ float sum(u32 from, u32 stride, int count) { return 0; }
-};
-
-/* Of owned tiles: subtrees of their segments are the parts. Neighbouring lanes have neighbouring rows of a token. */
-DEV void finish_tiles(const pre_fwd_args &a, const place &p)
+/* A tile's sums in parts, of which each has MINE segments; past those of the cluster, zeros. Lanes have rows and tokens as in
+ * finish_tiles(). (Neighbouring rows in neighbouring lanes, which read sums with conflicts: 112 us for 16 parts of
+ * 4096 x 7168, not 77.) */
+template <int MINE> DEV void store_parts(const pre_fwd_args &a, const place &p, i64 token, bool is_there)
 {
-    enum { ENTRY = ROWS + 1 };
-    const int lane = (int)threadIdx.x % 32, parts = min(a.num_splits, (int)SEGMENTS), mine = SEGMENTS / parts;
-    cluster_wait();
+    const int lane = (int)threadIdx.x % 32, q = lane % STREAMS;
+    u32 from = p.memory + AT_OWNED + lane / STREAMS * 4;
 #pragma unroll 1
-    for (int k = p.rank; k < p.tiles; k += SEGMENTS) {
-        if (lane == 0) mbar_expect(bar(p, OWNED), SEGMENTS * SUMS);
-        mbar_wait_cluster(bar(p, OWNED), k / SEGMENTS & 1);
-        const int first = token_of(p, k), count = min((int)TILE, (int)a.num_tokens - first);
-#pragma unroll 1
-        for (int part = 0; part < a.num_splits; part++)
-#pragma unroll 1
-            for (int i = lane; i < count * ENTRY; i += 32) {
-                const int j = i % ENTRY, token = i / ENTRY;
-                const i64 row = part * a.num_tokens + first + token;
-                const u32 from = p.memory + AT_OWNED + part * mine * SUMS +
-                                 ((j < ROWS ? j : 8 * ROW_TILES) * TILE + token) * 4;
-                const float sum = part < parts ? some_segments<SEGMENTS>::sum(from, SUMS, mine) : 0.0f;
-                *(j < ROWS ? &a.out_mul[row * ROWS + j] : &a.sqrsum[row]) = tgl_one_nan(sum);
-            }
-        tell_read(p, k);
+    for (int part = 0; part < a.num_splits; part++, token += a.num_tokens, from += MINE * SUMS) {
+        const bool is_part = part < SEGMENTS / MINE;
+#pragma unroll
+        for (int m = 0; m < LANE_ROWS; m++) {
+            const int row = STREAMS * m + q;
+            const float sum = is_part ? segments<MINE>::sum(from + row * (TILE * 4), SUMS) : 0.0f;
+            if (is_there && (ROWS % STREAMS == 0 || row < ROWS)) a.out_mul[token * ROWS + row] = tgl_one_nan(sum);
+        }
+        const float square = is_part ? segments<MINE>::sum(from + ROW_TILES * 8 * TILE * 4, SUMS) : 0.0f;
+        if (is_there && q == 0) a.sqrsum[token] = tgl_one_nan(square);
     }
 }
-#else
+#endif
+
 /* Lane l has every fourth row, from l % 4 on, of token l / 4. */
 DEV void finish_tiles(const pre_fwd_args &a, const place &p)
 {
-    enum { MINE = (ROWS + STREAMS - 1) / STREAMS };
     const int lane = (int)threadIdx.x % 32, q = lane % STREAMS;
     cluster_wait();
 #pragma unroll 1
@@ -457,15 +442,25 @@ DEV void finish_tiles(const pre_fwd_args &a, const place &p)
         if (lane == 0) mbar_expect(bar(p, OWNED), SEGMENTS * (VECTORS - HOT) * 16);
         if (GROUPS) mbar_wait_cluster(bar(p, HOT_OWNED), k / SEGMENTS & 1);
         mbar_wait_cluster(bar(p, OWNED), k / SEGMENTS & 1);
+        const i64 token = token_of(p, k) + lane / STREAMS;
+        const bool is_there = token < a.num_tokens;
+#if PARTS
+        switch (SEGMENTS / min(a.num_splits, (int)SEGMENTS)) {
+        case 1: store_parts<1>(a, p, token, is_there); break;
+        case 2: store_parts<2>(a, p, token, is_there); break;
+        case 4: store_parts<4>(a, p, token, is_there); break;
+        case 8: store_parts<8>(a, p, token, is_there); break;
+        default: store_parts<16>(a, p, token, is_there);
+        }
+        tell_read(p, k);
+#else
         const u32 from = p.memory + AT_OWNED + lane / STREAMS * 4;
         const float square = segments<SEGMENTS>::sum(from + ROW_TILES * 8 * TILE * 4, SUMS);
         const float r = projection_rms(square, a.columns, a.rms_eps);
-        const i64 token = token_of(p, k) + lane / STREAMS;
-        const bool is_there = token < a.num_tokens;
         float column[STREAMS];                  /* of comb's logits */
         if (is_there && q == 0 && a.sqrsum) a.sqrsum[token] = tgl_one_nan(square);
 #pragma unroll
-        for (int m = 0; m < MINE; m++) {
+        for (int m = 0; m < LANE_ROWS; m++) {
             const int row = STREAMS * m + q, group = m < 2 ? m : 2;
             const float sum = segments<SEGMENTS>::sum(from + row * (TILE * 4), SUMS), mix = tgl_one_nan(sum * r);
             const bool is_row = is_there && (ROWS % STREAMS == 0 || row < ROWS);
@@ -486,9 +481,9 @@ DEV void finish_tiles(const pre_fwd_args &a, const place &p)
                 if (is_there) a.gates[2][token * (STREAMS * STREAMS) + i * STREAMS + q] = tgl_one_nan(column[i]);
         }
 #endif
+#endif
     }
 }
-#endif
 
 DEV void run(const pre_stream_args &a)
 {
