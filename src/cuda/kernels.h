@@ -9,7 +9,7 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
-enum { TGL_KNOWN_PLANS = 8 };
+enum { TGL_KNOWN_PLANS = 8, TGL_KNOWN_FITTING = 4 };
 
 /* Never freed once it can be found; after that only `context`, `cluster`, `fitting` and `plans` change. */
 typedef struct {
@@ -24,7 +24,8 @@ typedef struct {
     /* a context, with 1 + log2 of the max cluster size there in its lowest bits; 0: not known yet. One
      * word, since another thread may ask in another context. */
     atomic_uintptr_t cluster;
-    _Atomic(uint64_t) fitting;              /* how many clusters fit at once, in the lowest 16 bits; above, of which launch */
+    /* 1 + how many clusters fit at once in the lowest 16 bits, above them a hash of where and of which; 0: none yet */
+    _Atomic(uint64_t) fitting[TGL_KNOWN_FITTING];
     /* hashes (plan_hash()) of plans whose kernels are all loaded; 0: none */
     _Atomic(uint64_t) plans[TGL_KNOWN_PLANS];
 } tgl_loaded;

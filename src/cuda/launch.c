@@ -316,24 +316,42 @@ static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_co
     return 1 << log_size;
 }
 
-/* How many clusters of this launch fit at once; at least 1. Queried once per context and shape: if two of them have the
- * same hash, or threads of two contexts take turns, only time is lost. */
-static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, const tgl_shape *s)
+/* How many clusters of `size` blocks fit at once; unknown: INT32_MAX. Queried for the stream, whose green context may have a
+ * part of the SMs. Remembered by context, stream and shape; if there is no room, one is replaced, and will be asked again. */
+static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, tgl_stream stream,
+                                int threads, int64_t shared_bytes, int size)
 {
-    const uint64_t shape = (uint64_t)s->cluster << 48 ^ (uint64_t)s->block << 32 ^ (uint64_t)s->shared_bytes;
-    const uint64_t key = (((uint64_t)(uintptr_t)context ^ shape) * 0x9e3779b97f4a7c15u) & ~(uint64_t)0xffff;
-    const uint64_t known = atomic_load_explicit(&loaded->fitting, memory_order_relaxed);
-    if ((known & 0xffff) && (known & ~(uint64_t)0xffff) == key) return (int64_t)(known & 0xffff);
-    tgl_cu_launch_attribute cluster = { .id = TGL_CU_LAUNCH_CLUSTER, .value.dim = { (uint32_t)s->cluster, 1, 1 } };
-    const tgl_cu_launch_config config = { (uint32_t)s->cluster, 1, 1, (uint32_t)s->block, 1, 1,
-                                          (uint32_t)s->shared_bytes, NULL, &cluster, 1 };
+    const uint64_t shape = (uint64_t)size << 48 ^ (uint64_t)threads << 32 ^ (uint64_t)shared_bytes;
+    const uint64_t where = (uint64_t)(uintptr_t)context * 31 + (uint64_t)(uintptr_t)stream;
+    const uint64_t hash = (where ^ shape) * 0x9e3779b97f4a7c15u, key = hash & ~(uint64_t)0xffff;
+    int place = (int)(hash >> 32) & (TGL_KNOWN_FITTING - 1);
+    for (int i = 0; i < TGL_KNOWN_FITTING; i++) {
+        const uint64_t known = atomic_load_explicit(&loaded->fitting[i], memory_order_relaxed);
+        if (known && (known & ~(uint64_t)0xffff) == key) return (int64_t)(known & 0xffff) - 1;
+        if (!known) place = i;
+    }
+    tgl_cu_launch_attribute cluster = { .id = TGL_CU_LAUNCH_CLUSTER, .value.dim = { (uint32_t)size, 1, 1 } };
+    const tgl_cu_launch_config config = { (uint32_t)size, 1, 1, (uint32_t)threads, 1, 1, (uint32_t)shared_bytes, stream,
+                                          &cluster, 1 };
     int clusters = 0;
     const int mode = tgl_capture_relax(cu);
-    if (cu->OccupancyMaxActiveClusters(&clusters, (tgl_cu_function)loaded->handle, &config)) clusters = 0;
+    const tgl_cu_result result = cu->OccupancyMaxActiveClusters(&clusters, (tgl_cu_function)loaded->handle, &config);
     tgl_capture_restore(cu, mode);
-    clusters = clusters < 1 ? 1 : clusters > 0xffff ? 0xffff : clusters;
-    atomic_store_explicit(&loaded->fitting, key | (uint64_t)clusters, memory_order_relaxed);
+    if (result || clusters < 0) return INT32_MAX;
+    clusters = clusters < 0xfffe ? clusters : 0xfffe;
+    atomic_store_explicit(&loaded->fitting[place], key | (uint64_t)(clusters + 1), memory_order_relaxed);
     return clusters;
+}
+
+/* Do all blocks of a cooperative launch fit at once? Asked before, since a launch that fails spoils a capture. Few shapes
+ * are remembered; so it is asked for blocks of the largest size, and again only if those do not fit. */
+static bool fits_at_once(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, tgl_stream stream,
+                         const tgl_shape *s)
+{
+    const int64_t blocks = s->grid[0] * tgl_max(1, s->grid[1]) * tgl_max(1, s->grid[2]);
+    return !loaded->has_clusters ||
+           blocks <= fitting_clusters(cu, loaded, context, stream, s->block, loaded->max_dynamic_shared, 1) ||
+           blocks <= fitting_clusters(cu, loaded, context, stream, s->block, s->shared_bytes, 1);
 }
 
 static tgl_status encode(const tgl_driver_table *cu, const tgl_loaded *loaded, const tgl_copied_tensor *t)
@@ -349,7 +367,15 @@ static tgl_status encode(const tgl_driver_table *cu, const tgl_loaded *loaded, c
     return tgl_driver_check(result, call);
 }
 
-/* is_refused: all blocks were to be resident at once, and the context has fewer SMs than the device. Nothing has run. */
+static tgl_status failed_launch(const tgl_loaded *loaded, tgl_cu_result result)
+{
+    char call[160];
+    snprintf(call, sizeof call, "%.100s: cuLaunchKernelEx", loaded->kernel.name);
+    return tgl_driver_check(result, call);
+}
+
+/* is_refused: a cluster or all blocks were to be resident at once, and the context has fewer SMs than the device. Nothing has
+ * run. */
 static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, const tgl_shape *s,
                           tgl_stream stream, bool *is_refused)
 {
@@ -364,7 +390,11 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu
         return tgl_fail(TGL_ERR_INTERNAL, "%s: takes %zu bytes of arguments, gets %zu; please report this",
                         loaded->kernel.name, loaded->args_bytes, s->args_bytes);
     if (s->copied) TGL_TRY(encode(cu, loaded, s->copied));
-    const int64_t blocks = s->is_cut ? tgl_min(s->grid[0], s->cluster * fitting_clusters(cu, loaded, context, s)) : s->grid[0];
+    int64_t blocks = s->grid[0];
+    if (s->is_cut)
+        blocks = tgl_min(blocks, s->cluster * fitting_clusters(cu, loaded, context, stream, s->block, s->shared_bytes, s->cluster));
+    *is_refused = blocks == 0 || (s->cooperative && !fits_at_once(cu, loaded, context, stream, s));
+    if (*is_refused) return failed_launch(loaded, TGL_CU_COOPERATIVE_LAUNCH_TOO_LARGE);
     void *args[] = { (void *)s->args };
     tgl_cu_launch_attribute attributes[3];
     uint32_t n = 0;
@@ -387,11 +417,8 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu
         (uint32_t)s->block,   1, 1, (uint32_t)s->shared_bytes, stream, attributes, n
     };
     const tgl_cu_result result = cu->LaunchKernelEx(&config, (tgl_cu_function)loaded->handle, args, NULL);
-    *is_refused = result == TGL_CU_COOPERATIVE_LAUNCH_TOO_LARGE && s->otherwise;
-    if (!result || *is_refused) return TGL_OK;
-    char call[160];
-    snprintf(call, sizeof call, "%.100s: cuLaunchKernelEx", loaded->kernel.name);
-    return tgl_driver_check(result, call);
+    *is_refused = result == TGL_CU_COOPERATIVE_LAUNCH_TOO_LARGE || result == TGL_CU_INVALID_CLUSTER_SIZE;
+    return result ? failed_launch(loaded, result) : TGL_OK;
 }
 
 int64_t tgl_strided_grid(int64_t blocks, int64_t max) { return tgl_min(blocks, max); }
@@ -420,5 +447,11 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
                        (shape->copied && !cu->TensorMapEncodeTiled));
     if (status == TGL_OK && !is_refused) status = enqueue(cu, loaded, guard.context, shape, stream, &is_refused);
     tgl_context_leave(&guard);
-    return is_refused ? tgl_launch(plan, num_kernels, other->which, on, other->shape, stream) : status;
+    if (is_refused && other) {
+        tgl_shape next = *other->shape;
+        next.is_refused = shape->is_refused;
+        return tgl_launch(plan, num_kernels, other->which, on, &next, stream);
+    }
+    if (shape->is_refused) *shape->is_refused = is_refused;
+    return status;
 }

@@ -311,6 +311,36 @@ TEST(no_memory_for_a_case)
     CHECK(case_check(op, &params, b, &report) == CASE_PASSED);
 }
 
+/* A context may have fewer SMs than its device: then the driver refuses launches of which all blocks are to be resident at
+ * once. Such ops take fewer blocks, or another kernel. */
+TEST(launches_that_are_refused)
+{
+    IN_CHILD("EMU_SMS=8");
+    NEED_EMULATOR();
+    static const struct { const char *op, *line; } rows[] = {
+        { "moe_get_fused_mapping", "num_tokens=4096 num_topk=8 num_experts=256 alignment=128" },
+        { "moe_route", "num_tokens=200 num_experts=72 num_topk=6" },
+        { "engram_lookup_bwd", "num_tokens=500" },
+        { "engram_sinkhorn_step", "num_rows=500 dim=512 reduce=1" },
+    };
+    const control c = control_of("TEGULA_LIBCUDA");
+    const backend *b = backend_of_tests(0);
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const case_op *op = case_find(rows[i].op);
+        case_params params;
+        case_report report;
+        REQUIRE(b && op && CHECK_OK(case_at(op, (const char *const[]){ rows[i].line, NULL }, 0, &params)));
+        for (int nth = 1; nth <= 2; nth++) {            /* half of the SMs are there, or a quarter */
+            c.reset_calls();
+            c.fail(nth == 1 ? "cuLaunchKernelEx=720" : "cuLaunchKernelEx=720,cuLaunchKernelEx:2=720");
+            const case_result result = case_check(op, &params, b, &report);
+            c.fail("");
+            CHECK_THAT(result == CASE_PASSED && c.calls("cuLaunchKernelEx") >= (uint64_t)nth + 2, "%s: %s", op->name,
+                       report.text);                    /* each case has two calls */
+        }
+    }
+}
+
 /* ---- the compiler ---- */
 
 static tgl_status compile(tgl_image *image)

@@ -5,6 +5,7 @@
 #include <stdatomic.h>
 
 #include "cuda/kernels.h"
+#include "cuda/op.h"
 #include "on_device.h"
 
 /* Kernels of the tests' own: defined here, the table takes the place of the library's (an archive's member
@@ -590,7 +591,7 @@ ON_EMULATOR(no_room_for_a_cluster, "EMU_ARCH=90", "EMU_CLUSTER=8")      /* the d
         CHECK_INT(l.cooperative, cluster == 16);
         sum += cluster == 8 ? 1 : 2;
     }
-    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 2);        /* of 16, and then of 8 */
+    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 3);        /* of 16, then of 8; for `blocks` */
     check_array(a, (float)sum);
 }
 
@@ -608,10 +609,76 @@ ON_EMULATOR(no_room_for_all_blocks_at_once, "EMU_SMS=3")
     CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
     CHECK(last_launch().grid[0] == 3 && !last_launch().cooperative);
     check_array(a, 3);
-    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 0);
+    CHECK_INT(calls("cuLaunchKernelEx"), 2);            /* it was asked before, and not launched */
+    const uint64_t queries = calls("cuOccupancyMaxActiveClusters");
+    CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
+    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), queries);
+    tgl_stream stream = begin_capture(a);
+    CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, stream));
+    CU(GraphDestroy(end_capture(stream)));
+    close_stream(stream);
+    check_array(a, 5);
     shape.otherwise = NULL;
     CHECK_FAILS(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL), TGL_ERR_CUDA, NULL);
-    check_array(a, 3);
+    shape.grid[0] = 2, shape.grid[1] = 2;               /* blocks of all dimensions count */
+    CHECK_FAILS(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL), TGL_ERR_CUDA, NULL);
+    check_array(a, 5);
+    shape.grid[0] = 4, shape.grid[1] = 0, shape.shared_bytes = 100 << 10;       /* two on an SM */
+    CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
+    check_array(a, 6);
+}
+
+ON_EMULATOR(launches_that_the_driver_refuses, "EMU_ARCH=90", "EMU_SMS=4")      /* though there seemed to be room */
+{
+    const add_args args = { a->data, COUNT };
+    const tgl_kernel plan[] = { add_kernel(1), add_kernel(2) };
+    const tgl_shape blocks = { .grid = { 2 }, .block = 256, TGL_ARGS(args) };
+    const tgl_other_launch other = { 1, &blocks };
+    const tgl_shape all = { .grid = { 2 }, .block = 256, .cooperative = true, .otherwise = &other, TGL_ARGS(args) };
+    const tgl_shape clusters = { .grid = { 2 }, .block = 256, .cluster = 2, .otherwise = &other, TGL_ARGS(args) };
+    inject("cuLaunchKernelEx=720");
+    CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &all, NULL));
+    check_array(a, 2);
+    inject("cuLaunchKernelEx=912");
+    CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &clusters, NULL));
+    check_array(a, 4);
+    inject("cuLaunchKernelEx=701");                     /* out of resources: a mistake of ours */
+    CHECK_FAILS(tgl_launch(plan, 2, 0, &a->tensor, &all, NULL), TGL_ERR_CUDA, NULL);
+    inject("");
+    check_array(a, 4);
+}
+
+/* An op whose blocks are all resident at once, one on each SM of the target. */
+static int plan_of_all_sms(const void *problem, tgl_kernel kernels[TGL_MAX_PLAN])
+{
+    kernels[0] = add_kernel(1);
+    return 1;
+}
+static tgl_shape shape_of_all_sms(void *problem, const tgl_target *target)
+{
+    return (tgl_shape){ .grid = { target->num_sms }, .block = 256, .cooperative = true, .args = problem,
+                        .args_bytes = sizeof(add_args) };
+}
+static const tgl_op ALL_SMS = { NULL, plan_of_all_sms, { { .shape = shape_of_all_sms } } };
+
+ON_EMULATOR(a_context_with_fewer_sms, "EMU_ARCH=90", "EMU_SMS=9")       /* than its device: the op gets fewer, too */
+{
+    add_args args = { a->data, COUNT };
+    CHECK_OK(tgl_run_on_cuda(&ALL_SMS, &args, &a->tensor, NULL));
+    CHECK_INT(last_launch().grid[0], 9);
+    inject("cuLaunchKernelEx=720");
+    CHECK_OK(tgl_run_on_cuda(&ALL_SMS, &args, &a->tensor, NULL));
+    CHECK_INT(last_launch().grid[0], 4);
+    check_array(a, 2);
+    const uint64_t before = calls("cuLaunchKernelEx");
+    inject("cuLaunchKernelEx:1+=720");
+    CHECK_FAILS(tgl_run_on_cuda(&ALL_SMS, &args, &a->tensor, NULL), TGL_ERR_CUDA, NULL);
+    CHECK_INT(calls("cuLaunchKernelEx") - before, 4);   /* with 9, 4, 2 and 1 */
+    inject("cuLaunchKernelEx=701");
+    CHECK_FAILS(tgl_run_on_cuda(&ALL_SMS, &args, &a->tensor, NULL), TGL_ERR_CUDA, NULL);
+    CHECK_INT(calls("cuLaunchKernelEx") - before, 5);
+    inject("");
+    check_array(a, 2);
 }
 
 ON_EMULATOR(no_more_clusters_than_fit, "EMU_ARCH=90", "EMU_SMS=7")      /* three of two blocks; asked once per shape */
