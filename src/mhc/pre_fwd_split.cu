@@ -17,7 +17,7 @@
  * On an H200 1 x 7168 takes 8.3 us, 64 x 7168 13 and 128 x 7168 17. */
 #include "device/ptx.cuh"
 #include "mhc/common/projection.cuh"
-#include "mhc/pre_fwd.h"
+#include "mhc/pre_fwd.cuh"
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
               (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
@@ -298,27 +298,22 @@ DEV void send_factor(const pre_fwd_args &a)
             store_relaxed_u32(factors_of(a) + (i + lane) * a.num_tokens + t, word_of(rstd));
 }
 
+/* The input's unit; the sum of its squares. */
 DEV uint4 collapse(u32 from, const float (&mix)[STREAMS], float &square)
 {
     uint4 x[STREAMS];
-    u32 made[4];
-    square = 0;
 #pragma unroll
     for (int i = 0; i < STREAMS; i++) x[i] = shared_load_u32x4(from + i * 128);
+    const uint4 v = mix_units(x, mix);
+    const u32 made[4] = { v.x, v.y, v.z, v.w };
+    square = 0;
 #pragma unroll
     for (int w = 0; w < 4; w++) {
-        float low[STREAMS], high[STREAMS];
-#pragma unroll
-        for (int i = 0; i < STREAMS; i++) {
-            const u32 word = w == 0 ? x[i].x : w == 1 ? x[i].y : w == 2 ? x[i].z : x[i].w;
-            low[i] = __uint_as_float(word << 16), high[i] = __uint_as_float(word & 0xffff0000u);
-        }
-        made[w] = pack_bf16(rows_apply(mix, low, STREAMS), rows_apply(mix, high, STREAMS));
         const float first = __uint_as_float(made[w] << 16), second = __uint_as_float(made[w] & 0xffff0000u);
         square = fmaf(first, first, square);
         square = fmaf(second, second, square);
     }
-    return make_uint4(made[0], made[1], made[2], made[3]);
+    return v;
 }
 
 DEV uint4 normed(const pre_fwd_args &a, const uint4 &v, float rstd, i64 column)

@@ -24,7 +24,7 @@
  * all blocks and each made all gates). Further tokens come at 3.9 TB/s, of 4.3 that a copy has. */
 #include "device/ptx.cuh"
 #include "mhc/common/projection.cuh"
-#include "mhc/pre_fwd.h"
+#include "mhc/pre_fwd.cuh"
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
               (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
@@ -210,23 +210,6 @@ DEV void load_tile(const pre_stream_args &a, const place &p, int k, int stage, u
 }
 
 #if GROUPS
-DEV uint4 mix_units(const uint4 (&x)[STREAMS], float4 gate)
-{
-    const float mix[STREAMS] = { gate.x, gate.y, gate.z, gate.w };
-    u32 made[4];
-#pragma unroll
-    for (int w = 0; w < 4; w++) {
-        float low[STREAMS], high[STREAMS];
-#pragma unroll
-        for (int i = 0; i < STREAMS; i++) {
-            const u32 word = w == 0 ? x[i].x : w == 1 ? x[i].y : w == 2 ? x[i].z : x[i].w;
-            low[i] = __uint_as_float(word << 16), high[i] = __uint_as_float(word & 0xffff0000u);
-        }
-        made[w] = pack_bf16(rows_apply(mix, low, STREAMS), rows_apply(mix, high, STREAMS));
-    }
-    return make_uint4(made[0], made[1], made[2], made[3]);
-}
-
 /* A unit of all streams, from where that of stream 0 is. */
 DEV void load_unit_of_streams(u32 at, uint4 (&x)[STREAMS])
 {
@@ -270,7 +253,8 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
                 load_unit_of_streams(from + (t + PASS) * (STREAMS * 128), next);
                 next_gate = shared_load_f32x4(gates + (t + PASS) * 16);
             }
-            const uint4 v = mix_units(x, gate);
+            const float mix[STREAMS] = { gate.x, gate.y, gate.z, gate.w };
+            const uint4 v = mix_units(x, mix);
             if (t < left) {
                 const i64 row = first + t, column = p.rank * COLUMNS + unit * 8;
                 store_u32x4(a.args.out.data + row * a.args.out.token + column, v);

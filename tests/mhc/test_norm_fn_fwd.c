@@ -99,6 +99,14 @@ TEST(batches)
     }
 }
 
+/* For runs with weak memory (tests/run): blocks send each other sums. */
+TEST(exchange)
+{
+    FOR_BACKENDS(b)
+        check_lines("mhc_norm_fn_fwd", (const char *const[]){ "num_tokens=9,40 hidden=1280 num_rows=24 sums=exact",
+                                                              "num_tokens=70 hidden=128 num_rows=4 sums=exact", NULL }, b);
+}
+
 TEST(graph) { check_replayed("mhc_norm_fn_fwd", "num_tokens=70 hidden=128", 1); }
 
 extern tgl_signature tgl_mhc_norm_fn_fwd_signature;
