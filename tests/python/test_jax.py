@@ -70,6 +70,8 @@ def public_arguments(row, values):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("case", IDS)
 def test_as_torch(case, device):
+    if device == "cuda" and case.endswith("-engram_lookup_staged"):
+        pytest.skip("it writes page-locked memory of the host: JAX passes none")
     with Recorder() as recorder:
         Call(case, device)()
     assert recorder.calls
