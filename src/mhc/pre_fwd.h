@@ -72,7 +72,7 @@ TGL_INLINE float pre_normed(float v, float rstd, float weight) { return (v * rst
 #define PRE_STREAM_AT_BARS(pieces, segments, rows)                                                                     \
     (PRE_STREAM_AT_GATES(pieces, segments, rows) + PRE_STREAM_STAGES(pieces) * PRE_STREAM_TILE * 16 + 16)
 #define PRE_STREAM_BYTES(pieces, segments, rows)                                                                       \
-    (PRE_STREAM_AT_BARS(pieces, segments, rows) + 8 * (2 * PRE_STREAM_STAGES(pieces) + 7 + (segments)))
+    (PRE_STREAM_AT_BARS(pieces, segments, rows) + 8 * (2 * PRE_STREAM_STAGES(pieces) + 7 + (pieces) + (segments)))
 /* A tensor map is aligned to 64 bytes; AArch64, on which an emulated device may be, passes no argument so. */
 #ifdef EMU_VERSION
 #define PRE_STREAM_ALIGNED

@@ -20,7 +20,7 @@
  *   warp 15       of tiles that this block owns: all outputs but `out`
  * An owner has one slot for sums, and tells all blocks when both warps have read it. Gates need no more than the stages
  * have: those of tile k + STAGES are made after all blocks have sent its sums, so have applied tile k.
- * On an H200 7 clusters of 16 fit; 4096 x 7168 takes 88 us, with mixes alone 77; 4096 x 4096 55 and 49 (70 when sums went to
+ * On an H200 7 clusters of 16 fit; 4096 x 7168 takes 86 us, with mixes alone 73; 4096 x 4096 51 and 43 (70 when sums went to
  * all blocks and each made all gates). Further tokens come at 3.9 TB/s, of 4.3 that a copy has. */
 #include "device/ptx.cuh"
 #include "mhc/common/projection.cuh"
@@ -35,9 +35,11 @@ enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECE
        ROW_TILES = PRE_STREAM_ROW_TILES(ROWS), STAGES = PRE_STREAM_STAGES(PIECES),
        STAGE = PRE_STREAM_STAGE(PIECES), BOX = 4096, SUMS = PRE_STREAM_SUMS(ROWS),
        PRODUCTS = 8, APPLIERS = 4,                                  /* warps */
-       /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. If all are loaded before fn
-        * has come, fn waits for them (4096 x 7168: 93 us, not 90). */
-       EARLY = 3, AT_FN = (STAGES - 2) * STAGE,
+       /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. fn waits for tiles that were
+        * asked for before it; so each of the others is asked for when a piece of fn has come (4096 x 7168: 85.7 us; three at once,
+        * and the others after fn: 87.4). With mixes alone and few pieces, tiles are what takes longer: all at once (4096 x 4096:
+        * 43 us, not 47). */
+       EARLY = GROUPS || PIECES > 5 ? 1 : STAGES - 2, AT_FN = (STAGES - 2) * STAGE,
        AT_SUMS = PRE_STREAM_AT_SUMS(PIECES), AT_OWNED = PRE_STREAM_AT_OWNED(PIECES, ROWS),
        AT_GATES = PRE_STREAM_AT_GATES(PIECES, SEGMENTS, ROWS), AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS),
        AT_NOWHERE = AT_BARS - 16, GATES = TILE * STREAMS * 4,       /* bytes of a tile's */
@@ -50,9 +52,11 @@ enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECE
        APPLY_REGISTERS = PIECES > 6 ? 56 : PIECES > 5 ? 72 : 96, OTHER_REGISTERS = PIECES > 6 ? 40 : PIECES > 5 ? 56 : 96 };
 
 /* mbarriers, by their number */
-enum { LOADED = 0, GATED = STAGES, SUMMED = 2 * STAGES, SENT = SUMMED + 2, HOT_OWNED = SENT + 2, OWNED, TURNED, READ };
+enum { LOADED = 0, GATED = STAGES, SUMMED = 2 * STAGES, SENT = SUMMED + 2, HOT_OWNED = SENT + 2, OWNED, TURNED, HERE,
+       READ = HERE + PIECES };
 /* GATED: gates of the stage are there, or without gates: the stage has been read. SUMMED, SENT: of two buffers of sums.
- * HOT_OWNED: sums of pre and of squares of an owned tile; OWNED: the others. TURNED: all warps have fn in registers.
+ * HOT_OWNED: sums of pre and of squares of an owned tile; OWNED: the others. HERE: a piece of fn has come, to all warps; TURNED:
+ * they have all of it in registers.
  * READ: of each block: it has read the sums that it owns. */
 static_assert(EARLY <= STAGES - 2 && 2 * STAGE >= PRODUCTS * 1024 * ROW_TILES, "fn turns in the last two stages");
 
@@ -91,6 +95,15 @@ DEV float4 floats_of(uint4 v)
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
+/* fn from memory into L2, each line by one of the blocks that need it (4096 x 7168: 87.4 us, not 88.5). */
+DEV void prefetch_fn(const pre_fwd_args &a, const place &p)
+{
+    enum { LINES = 2 * PIECES };                /* of 128 bytes: of a row of fn, in a stream, those of the segment */
+#pragma unroll 1
+    for (int i = p.first + p.clusters * (int)threadIdx.x; i < ROWS * STREAMS * LINES; i += p.clusters * PRE_STREAM_THREADS)
+        prefetch_l2(a.fn + i / LINES * (i64)HIDDEN + p.rank * COLUMNS + i % LINES * PROJECTION_PIECE);
+}
+
 /* Whole 128-byte parts of rows come in, are split and turn in shared memory. (Fragments straight from memory touched 32
  * lines a load: twice the time for few tokens.) */
 DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
@@ -126,6 +139,7 @@ DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
             }
         }
         __syncwarp();
+        if (lane == 0) mbar_arrive(bar(p, HERE + i));
 #pragma unroll
         for (int m = 0; m < ROW_TILES; m++)
 #pragma unroll
@@ -226,10 +240,11 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
     u32 parity = 0;
     if (tid == 0) {
 #pragma unroll 1
-        for (int k = 0; k < p.tiles && k < EARLY; k++) load_tile(a, p, k, k, policy);
-        mbar_wait(bar(p, TURNED), 0);
-#pragma unroll 1
-        for (int k = EARLY; k < p.tiles && k < STAGES; k++) load_tile(a, p, k, k, policy);
+        for (int k = 0; k < p.tiles && k < STAGES; k++) {
+            if (k >= EARLY && k < EARLY + PIECES) mbar_wait(bar(p, HERE + k - EARLY), 0);
+            if (k == STAGES - 2) mbar_wait(bar(p, TURNED), 0);
+            load_tile(a, p, k, k, policy);
+        }
     }
     __syncwarp();
 #if GROUPS
@@ -477,12 +492,12 @@ DEV void run(const pre_stream_args &a)
     const u32 base = shared_address(memory);
     const place p = { base, base + AT_BARS, (int)blockIdx.x % SEGMENTS, clusters, cluster,
                       cluster < tiles ? (tiles - cluster + clusters - 1) / clusters : 0 };
-    if (threadIdx.x == 32 * PRODUCTS) {
-        tensor_prefetch((const tensor_map *)a.map);
-#pragma unroll 1
-        for (int i = 0; i < READ + SEGMENTS; i++)
-            mbar_init(p.bars + 8 * i, (GROUPS == 0 && i >= GATED && i < SUMMED) || (i >= SUMMED && i < SENT) || i == TURNED
-                                          ? PRODUCTS : 1);
+    const int i = (int)threadIdx.x - 32 * PRODUCTS;     /* the mbarrier that this thread makes */
+    prefetch_fn(a.args, p);                     /* it reads nothing, so may come before the wait */
+    if (i == 0) tensor_prefetch((const tensor_map *)a.map);
+    if (i >= 0 && i < READ + SEGMENTS) {
+        mbar_init(bar(p, i), (GROUPS == 0 && i >= GATED && i < SUMMED) || (i >= SUMMED && i < SENT) || (i >= TURNED && i < READ)
+                                 ? PRODUCTS : 1);
         mbar_init_fence();
     }
     __syncthreads();
