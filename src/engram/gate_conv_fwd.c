@@ -233,6 +233,8 @@ static int64_t room_of(const problem *p, const tgl_target *target)
     const int64_t room = target->max_smem_per_block / GATE_CONV_BLOCKS(threads_of(p)) - GATE_CONV_STATIC;
     return tgl_min((room - weight_bytes(p)) / stage_bytes(p), GATE_CONV_STAGES);
 }
+/* Stages are a multiple of these warps: a row can be asked for before the first of those on their way has arrived. */
+_Static_assert(GATE_CONV_WARPS(GATE_CONV_QUARTER) > GATE_CONV_AHEAD, "rows on their way");
 
 static bool can_chain(const void *context, const tgl_target *target)
 {
@@ -241,17 +243,19 @@ static bool can_chain(const void *context, const tgl_target *target)
            tgl_gate_has_vectors(p->v) && tgl_gate_out_has_vectors(p->out) &&
            tgl_gate_weights_have_vectors(&p->weights) && tgl_conv_has_vectors(&p->norm) &&
            tgl_conv_has_vectors(&p->conv) && tgl_conv_has_vectors(&p->bias) && (uintptr_t)p->ring % 16 == 0 &&
-           room_of(p, target) >= (parts_of(p) > 1 ? GATE_CONV_AHEAD + 1 : 2) && tgl_saturating_product(p->num_tokens * 4, p->num_streams) <= INT32_MAX;
+           room_of(p, target) >= (parts_of(p) > 2 ? GATE_CONV_AHEAD + 1 : 2) &&
+           tgl_saturating_product(p->num_tokens * 4, p->num_streams) <= INT32_MAX;
 }
 
-/* As many tiles as fit into the least number of waves. Of 132 SMs clusters of 4 leave some unused: GPCs have 16 or 18. */
+/* As many tiles as fit into the least number of waves. Clusters of 4 leave SMs unused, since a GPC has 16 or 18 of them or
+ * fewer: of 132 SMs all fit at once if they are an eighth fewer. */
 static tgl_shape chain_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int threads = threads_of(p), parts = parts_of(p);
-    const int64_t resident = GATE_CONV_BLOCKS(threads) * (int64_t)target->num_sms / parts - (parts > 2);
+    const int64_t clusters = GATE_CONV_BLOCKS(threads) * (int64_t)target->num_sms / parts;
     const int64_t of_tile = tgl_max(1, p->num_streams * p->dilation), rows = tgl_ceil_div(p->num_tokens, p->dilation);
-    const int64_t at_once = tgl_max(1, resident);
+    const int64_t at_once = tgl_max(1, parts > 2 ? clusters - tgl_ceil_div(clusters, 8) : clusters);
     const int64_t waves = tgl_ceil_div(tgl_ceil_div(rows, GATE_CONV_ROWS) * of_tile, at_once);
     p->tile_rows = (int32_t)tgl_ceil_div(rows, tgl_max(1, waves * at_once / of_tile));
     const int64_t room = room_of(p, target), warps = GATE_CONV_WARPS(threads);
