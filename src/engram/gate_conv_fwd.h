@@ -58,7 +58,7 @@ TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int
 #define GATE_CONV_ROWS 256
 #define GATE_CONV_STAGES 14
 #define GATE_CONV_STATIC 16384
-#define GATE_CONV_AHEAD 6           /* of clusters of 4: rows on their way, fewer than rows in flight */
+#define GATE_CONV_AHEAD 3           /* of clusters of 4: rows on their way, fewer than rows in flight */
 /* Threads that convolve, a vector each: of rows of up to 1024 columns, of more than 5120, and of others; with them are
  * warps that find gates, one for a row, and one that loads. */
 #define GATE_CONV_FEW 128
