@@ -45,7 +45,7 @@ static void fill_saved(const case_problem *c, case_tensor *t, uint64_t seed)
 
 static tgl_status setup(case_problem *c)
 {
-    TGL_TRY(gate_add_inputs(c));
+    TGL_TRY(gate_add_inputs(c, "image_token_mask"));
     const int64_t t = case_int(c, "num_tokens"), h = case_int(c, "num_streams"), d = case_int(c, "hidden");
     const char *const wanted = case_text(c, "wanted"), *const saved[] = { "dot", "gate_score", "rstd_x", "rstd_k" };
     const tgl_engram_gate_params params = { .clamp_value = gate_clamp(c), .no_residual = !case_int(c, "residual"),

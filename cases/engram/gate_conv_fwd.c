@@ -29,7 +29,7 @@ static void add_weights(case_problem *c)
 
 static tgl_status setup(case_problem *c)
 {
-    TGL_TRY(gate_add_inputs(c));
+    TGL_TRY(gate_add_inputs(c, "mask"));
     TGL_TRY(case_check_word(c, "sign", "zero bit"));
     TGL_TRY(case_check_word(c, "eps", "tiny small zero"));
     TGL_TRY(case_check_word(c, "norm_eps", "default half zero"));

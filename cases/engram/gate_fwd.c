@@ -6,7 +6,7 @@ enum { OUTPUT = GATE_NUM_INPUTS, DOT, GATE, RSTD_X, RSTD_K };
 
 static tgl_status setup(case_problem *c)
 {
-    TGL_TRY(gate_add_inputs(c));
+    TGL_TRY(gate_add_inputs(c, "image_token_mask"));
     TGL_TRY(case_check_word(c, "output", "new none same"));
     TGL_TRY(case_check_word(c, "sign", "zero bit"));
     TGL_TRY(case_check_word(c, "eps", "tiny small zero"));

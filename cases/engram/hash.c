@@ -17,7 +17,7 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(engram_add_columns(c, COLUMNS, "out"));
     c->tensors[COLUMNS + ENGRAM_OUT].offset = case_int(c, "out_offset");
     TGL_TRY(case_check_word(c, "mask", "none no all some"));
-    engram_add_mask(c, MASK, t);
+    engram_add_mask(c, MASK, "image_token_mask", t);
     return TGL_OK;
 }
 

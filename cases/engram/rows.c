@@ -55,7 +55,7 @@ static tgl_status setup(case_problem *c)
     ids->strides[0] = case_int(c, "stride");
     TGL_TRY(engram_choose_ids(c, ids, "ids"));
     TGL_TRY(case_check_word(c, "mask", "none no all some"));
-    engram_add_mask(c, MASK, t);
+    engram_add_mask(c, MASK, "image_token_mask", t);
     TGL_TRY(add_past(c, engram_num_requests(c), n));
     TGL_TRY(engram_add_cu_seqlens(c, CU));
     if (v > 0) {

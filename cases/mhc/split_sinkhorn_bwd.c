@@ -64,7 +64,7 @@ const case_op split_sinkhorn_bwd_cases = {      /* given: gradients of pre (a), 
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,31,33,64,65,130 num_streams=1,2,3,4,5,6,7,8 repeat=1,2,10",
         "num_tokens=70 num_streams=3,4,8 values=wide,huge,masked,special post_mult=0,1 eps=1e-2",
-        "num_tokens=70 num_streams=4,8 gap=0,1,8 offset=0,1,4 repeat=3", "num_tokens=70 given=abc,a,b,c,none repeat=3",
+        "num_tokens=70 num_streams=4,8 gap=0,1,8 offset=0,1,4 repeat=3", "num_tokens=70 given=a,b,c,none repeat=3",
         "num_tokens=5 num_streams=3,4,8 repeat=31,32,33,64 eps=1e-3", "num_tokens=1100 repeat=3"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=100003 num_streams=3,4,8", "num_tokens=90000000 repeat=2"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=128,4096,8192"),

@@ -94,7 +94,7 @@ tgl_status conv_add_inputs(case_problem *c)
     TGL_TRY(case_check_word(c, "mask", "none no all some"));
     TGL_TRY(case_check_word(c, "eps", "default half zero"));
     const int64_t h = case_int(c, "num_streams"), d = case_int(c, "hidden"), k = case_int(c, "kernel_size");
-    engram_add_mask(c, CONV_MASK, case_int(c, "num_tokens"));
+    engram_add_mask(c, CONV_MASK, "mask", case_int(c, "num_tokens"));
     TGL_TRY(engram_add_cu_seqlens(c, CONV_CU));
     conv_add_rows(c, CONV_X, "x", CASE_IN);
     case_tensor *norm = case_add(c, CONV_NORM, "norm_weight", CASE_IN, case_dtype(c, "norm"), 2, (int64_t[]){ h, d });

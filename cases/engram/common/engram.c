@@ -79,10 +79,10 @@ static void fill_mask(const case_problem *c, case_tensor *t, uint64_t seed)
         put_slot(t, i, kind == 1 || (kind == 2 && case_random_below(seed, i, 10) == 0));
 }
 
-void engram_add_mask(case_problem *c, int index, int64_t num_tokens)
+void engram_add_mask(case_problem *c, int index, const char *name, int64_t num_tokens)
 {
     if (case_is(c, "mask", "none")) return;
-    case_add(c, index, "image_token_mask", CASE_IN, TGL_BOOL, 1, &num_tokens)->fill = fill_mask;
+    case_add(c, index, name, CASE_IN, TGL_BOOL, 1, &num_tokens)->fill = fill_mask;
 }
 
 /* ---- constants, rows ---- */

@@ -34,6 +34,6 @@ tgl_status engram_choose_ids(case_problem *c, case_tensor *t, const char *param)
 int64_t engram_integer(const case_tensor *t, const int64_t *index);
 
 /* Flags, as parameter `mask` says: none (no tensor), no, all, some (a tenth). */
-void engram_add_mask(case_problem *c, int index, int64_t num_tokens);
+void engram_add_mask(case_problem *c, int index, const char *name, int64_t num_tokens);
 
 #endif

@@ -82,7 +82,7 @@ case_tensor *gate_add_rows(case_problem *c, int index, const char *name, case_ro
     return made;
 }
 
-tgl_status gate_add_inputs(case_problem *c)
+tgl_status gate_add_inputs(case_problem *c, const char *mask_name)
 {
     TGL_TRY(case_check_word(c, "weights", "fused bf16 f32"));
     TGL_TRY(case_check_word(c, "values", "normal zeros special large tiny"));
@@ -90,7 +90,7 @@ tgl_status gate_add_inputs(case_problem *c)
     TGL_TRY(case_check_word(c, "clamp", "small half zero"));
     TGL_TRY(case_check_word(c, "mask", "none no all some"));
     const int64_t shape[] = { case_int(c, "num_streams"), case_int(c, "hidden") };
-    engram_add_mask(c, GATE_MASK, case_int(c, "num_tokens"));
+    engram_add_mask(c, GATE_MASK, mask_name, case_int(c, "num_tokens"));
     gate_add_rows(c, GATE_X, "hidden_states", CASE_IN, true);
     gate_add_rows(c, GATE_K, "k", CASE_IN, true);
     gate_add_rows(c, GATE_V, "v", CASE_IN, false);

@@ -22,7 +22,7 @@
     "num_tokens= num_streams=4 hidden= weights=fused zero_centered=0 mask=none residual=1 values=normal "    \
     "layout=packed gap=3 offset=0 clamp=small"
 enum { GATE_MASK, GATE_X, GATE_K, GATE_V, GATE_WEIGHT_HIDDEN, GATE_WEIGHT_EMBED, GATE_NUM_INPUTS };
-tgl_status gate_add_inputs(case_problem *c);
+tgl_status gate_add_inputs(case_problem *c, const char *mask_name);
 
 /* A tensor of rows [num_tokens, num_streams, hidden] (or without streams), laid out as the parameters say. */
 case_tensor *gate_add_rows(case_problem *c, int index, const char *name, case_role role, bool has_streams);
