@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Engram's layers as a training loop uses them: main_grad behind checkpoints and hooks on saved tensors, leading
 dimensions, and gradients that nobody wants."""
+import weakref
+
 import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
@@ -76,6 +78,57 @@ def test_main_grad(name, way, device):
         torch.testing.assert_close(w.main_grad, 1 + grad)
 
 
+@pytest.mark.parametrize("had_one", [True, False], ids=["another", "the first"])
+@pytest.mark.parametrize("way", [plainly, cloned, on_cpu, checkpointed, checkpointed_again])
+@pytest.mark.parametrize("name", LAYERS)
+def test_main_grad_given_before_the_backward(name, way, had_one, device):
+    """As trainers do that give out buffers for each backward: the one of the forward is no longer the parameter's."""
+    layer, shapes = LAYERS[name]
+    torch.manual_seed(0)
+    x = normal(TOKENS, STREAMS, HIDDEN, device=device).requires_grad_()
+    weights = [torch.nn.Parameter(torch.rand(*shape, device=device)) for shape in shapes]
+    want = torch.autograd.grad(layer(x, *weights).float().square().sum(), weights)
+    before = [torch.ones_like(w) for w in weights]
+    if had_one:
+        for w, buffer in zip(weights, before):
+            w.main_grad = buffer
+    loss = way(layer, x, *weights).float().square().sum()
+    for w in weights:
+        w.main_grad = torch.ones_like(w)
+    loss.backward()
+    for w, buffer, grad in zip(weights, before, want):
+        assert w.grad is None and buffer.eq(1).all()
+        torch.testing.assert_close(w.main_grad, 1 + grad)
+
+
+@pytest.mark.parametrize("name", ["gate", "gate_kv", "conv"])
+def test_weights_that_hooks_move_are_not_kept(name, device):
+    """A weight computed from a parameter lives as long as the hooks on saved tensors let it."""
+    layer, shapes = LAYERS[name]
+    x = normal(TOKENS, STREAMS, HIDDEN, device=device)
+    weights = [2 * torch.ones(*shape, device=device, requires_grad=True) for shape in shapes]
+    kept = [weakref.ref(w) for w in weights]
+    made = cloned(layer, x, *weights)
+    del weights
+    assert made.requires_grad and not any(w() is not None for w in kept)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("name", LAYERS)
+def test_without_gradients(name, mode, monkeypatch, device):
+    """The same bits, with nothing saved for a backward, though parameters require one."""
+    layer, shapes = LAYERS[name]
+    torch.manual_seed(0)
+    x = normal(TOKENS, STREAMS, HIDDEN, device=device)
+    weights = [torch.nn.Parameter(torch.rand(*shape, device=device)) for shape in shapes]
+    want = layer(x, *weights)
+    for function in (layers.EngramGateFn, layers.EngramGateKvFn, layers.EngramLookupFn, layers.ShortConvFn):
+        monkeypatch.setattr(function, "apply", None)
+    with mode():
+        made = layer(x, *weights)
+    assert torch.equal(made, want) and not made.requires_grad
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_compiled(name, device):
     """Which does not see main_grad: autograd gets the gradient, and the buffer is left alone."""
@@ -121,6 +174,9 @@ def test_table_on_another_device():
     table, rows = torch.randn(10, 4, requires_grad=True), torch.zeros(1, 1, dtype=torch.int64, device="meta")
     with pytest.raises(ValueError, match="^table: is on cpu and requires a gradient, want a main_grad on meta"):
         layers.lookup(table, rows)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            assert layers.lookup(torch.nn.Parameter(table), rows).shape == (1, 1, 4)
 
 
 @pytest.mark.parametrize("shape", [(3, 0), (0, 3), (2, 0, 3), (2, 3, 0)], ids=str)
@@ -148,6 +204,8 @@ def test_leading_dimensions(device):
     for call, message in (
             (lambda: layers.engram_gate_kv(x, kv.view(3, 2, STREAMS + 1, HIDDEN), w, w, *numbers),
              r"kv: shape is \[3, 2, 3, 16\], want \[2, 3, 3, 16\], as hidden_states has it"),
+            (lambda: layers.engram_gate_kv(x, kv.view(2, 3, STREAMS + 1, HIDDEN)[:, :, 1:], w, w, *numbers),
+             r"kv: shape is \[2, 3, 2, 16\], want \[..., 48\] or \[..., 3, 16\]"),
             (lambda: layers.engram_gate_kv(x, kv.view(3, 2, -1), w, w, *numbers), r"kv: shape is \[3, 2, 48\]"),
             (lambda: layers.engram_gate_kv(x, kv, w, w, *numbers, mask.t()), r"image_token_mask: shape is \[3, 2\]"),
             (lambda: layers.engram_gate(x, x.view(3, 2, STREAMS, HIDDEN), v, w, w, *numbers), r"k: shape is \[3, 2, 2"),

@@ -2,6 +2,7 @@
 """tegula.modeling.mhc under TileKernels' names: its tests' matrices, with fewer tokens on the CPU, against references
 that share no code with it; the buffer that three backwards share; what surrounds a training step."""
 import importlib
+import weakref
 
 import pytest
 import torch
@@ -92,6 +93,35 @@ def test_expand_of_other_dtypes(dtype, device):
         assert grad.dtype == dtype
     with pytest.raises(ValueError, match="out: shape is"):
         expand_to_mhc(x, 4, out=want[:1])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_expand_into_the_same_buffer(dtype, device):
+    """In every step, as CUDA graphs want it: a step's graph does not have those before it."""
+    w, out = torch.randn(2, 64, device=device).to(dtype).requires_grad_(), torch.zeros(2, 4, 64, device=device, dtype=dtype)
+    for step in range(3):
+        w.grad = None
+        expand_to_mhc(w * w, 4, out=out).sum().backward()
+        torch.testing.assert_close(w.grad, 8 * w.detach())
+        assert not out.requires_grad and torch.equal(out[:, 3], (w * w).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_expand_of_all_dtypes_is_the_same_op(dtype, device):
+    x = torch.randn(2, 64, device=device).to(dtype)
+    one = expand_to_mhc(x, 1)
+    assert torch.equal(one[:, 0], x) and one.data_ptr() != x.data_ptr()
+    assert expand_to_mhc(x, 8).shape == (2, 8, 64)
+    for count in (0, -1, 9):
+        with pytest.raises(ValueError, match=f"^num_streams: is {count}, want 1..8"):
+            expand_to_mhc(x, count)
+    out = torch.zeros(2, 4, 128, device=device, dtype=dtype)
+    with pytest.raises(ValueError, match="^out: dtype is"):
+        expand_to_mhc(x, 4, out=out[..., :64].double())
+    with pytest.raises(ValueError, match=r"^out: strides are \[512, 128, 2\], want 1 in the last dimension"):
+        expand_to_mhc(x, 4, out=out[..., ::2])
+    made = expand_to_mhc(x, 4, out=out[..., :64])
+    assert torch.equal(made[:, 2], x) and not out[..., 64:].any()
 
 
 def projection(device, lead, h, n=4, has_weight=True):
@@ -237,6 +267,27 @@ def test_post_without_comb(device):
         assert torch.equal(a, b)
     d_x, d_residual, d_post, d_comb = mhc_post_bwd(*inputs, None, up, fuse_grad_acc=False)
     assert d_comb is None and torch.equal(d_residual, up) and torch.equal(d_post, mhc_post_bwd(*inputs, identity, up)[2])
+
+
+def test_post_without_comb_reads_no_residual(device):
+    """Its backward does not: the residual may be overwritten, and is freed, if no gradient of its own is wanted."""
+    x, residual = torch.randn(3, 72, device=device).bfloat16(), torch.randn(3, 4, 72, device=device).bfloat16()
+    mix, up = torch.rand(3, 4, device=device), torch.randn_like(residual)
+    ours, into = leaves(x, mix), residual.clone()
+    want = mhc_post(ours[0], residual, ours[1], None)
+    wanted = torch.autograd.grad(want, ours, up)
+    made = mhc_post(ours[0], into, ours[1], None, out=into)
+    assert torch.equal(made, want) and torch.equal(into, want)
+    for a, b in zip(torch.autograd.grad(made, ours, up), wanted):
+        assert torch.equal(a, b)
+    given = residual.clone()
+    kept = weakref.ref(given)
+    made = mhc_post(ours[0], given, ours[1], None)
+    del given
+    assert kept() is None and made.requires_grad
+    streams, = leaves(residual)
+    with pytest.raises(ValueError, match="out: shares memory with an argument that the gradients need"):
+        mhc_post(x, streams, mix, None, out=streams)
 
 
 def test_head_compute_mix(device):
@@ -831,6 +882,26 @@ def test_main_grad_of_the_head(rows, device):
     made = torch.autograd.grad(mhc_head(x, fn, *args, norm_weight=gain), (fn, gain), up, allow_unused=True)
     assert made[1] is None and torch.equal(gain.main_grad, wanted[1] + 1) and torch.equal(fn.main_grad, wanted[0] + 1)
     assert made[0] is None or not made[0].any()
+
+
+@on_one_device
+@pytest.mark.parametrize("rows", [4, 24])
+def test_main_grad_given_before_the_backward(rows, device):
+    """The buffer of the forward is no longer the parameter's."""
+    residual, fn, gain = projection(device, (3,), 64)
+    fn, gain = (torch.nn.Parameter(t) for t in (fn[:rows].clone(), gain))
+    numbers = torch.ones(1, device=device), torch.zeros(4, device=device)
+    want = torch.autograd.grad(mhc_head(residual, fn, *numbers, norm_weight=gain).float().square().sum(), (fn, gain))
+    for before in (None, [torch.ones_like(fn), torch.ones_like(gain)]):
+        if before is not None:
+            fn.main_grad, gain.main_grad = before
+        loss = mhc_head(residual, fn, *numbers, norm_weight=gain).float().square().sum()
+        fn.main_grad, gain.main_grad = torch.ones_like(fn), torch.ones_like(gain)
+        loss.backward()
+        for t, grad in zip((fn, gain), want):
+            assert torch.equal(t.main_grad, grad + 1) and (t.grad is None or not t.grad.any())
+        assert before is None or all(t.eq(1).all() for t in before)
+        del fn.main_grad, gain.main_grad
 
 
 @on_one_device

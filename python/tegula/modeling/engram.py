@@ -7,6 +7,7 @@ from typing import Literal, Optional
 import torch
 from torch import Tensor
 
+from . import _main_grad
 from ..engram import (engram_gate_bwd, engram_gate_fwd, engram_gate_kv_bwd, engram_gate_kv_fwd, engram_lookup,
                       engram_lookup_bwd, grad_w_reduce, short_conv as _short_conv, short_conv_bwd)
 
@@ -39,20 +40,14 @@ def _flat_mask(name, mask, of, want):
 
 
 def _wants_gradient(*tensors):
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-
-
-def _main_grads(*weights):
-    """Looked up in the forward: what the backward unpacks need not be the parameter itself, for hooks on saved tensors and
-    checkpoints give others."""
-    return [None if torch.compiler.is_compiling() else getattr(w, "main_grad", None) for w in weights]
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
 def _weight_gradients(ctx, partial, weights, wanted):
     """What autograd gets for the two weights: None for what is added to main_grad, or not wanted."""
     if not any(wanted):
         return None, None
-    main = [m if is_wanted else None for m, is_wanted in zip(ctx.main_grads, wanted)]
+    main = [m if is_wanted else None for m, is_wanted in zip(_main_grad.find(ctx.parameters), wanted)]
     is_tied = main[0] is not None and main[0] is main[1]
     to = [torch.zeros(w.shape, dtype=torch.float32, device=w.device) if m is None else m for w, m in zip(weights, main)]
     if is_tied:
@@ -80,7 +75,7 @@ class EngramGateFn(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
         ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, False
-        ctx.main_grads = _main_grads(weight_hidden, weight_embed)
+        ctx.parameters = _main_grad.keep(weight_hidden, weight_embed)
         is_saved = any(ctx.needs_input_grad)
         output, saved = _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps,
                               add_residual)
@@ -109,6 +104,9 @@ def _by_stream(kv, hidden_states):
     """[..., (H + 1) * D] or [..., H + 1, D] as [T, H + 1, D]."""
     streams, hidden = hidden_states.shape[-2:]
     last = 2 if kv.shape[-2:] == (streams + 1, hidden) else 1
+    if last == 1 and kv.shape[-1] != (streams + 1) * hidden:
+        raise ValueError(f"kv: shape is {list(kv.shape)}, want [..., {(streams + 1) * hidden}] or [..., {streams + 1}, "
+                         f"{hidden}]")
     _check_lead("kv", kv, last, "hidden_states", hidden_states.shape[:-2])
     if last == 2 and kv.ndim == 3:
         return kv
@@ -133,7 +131,7 @@ class EngramGateKvFn(torch.autograd.Function):
     def forward(ctx, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
                 add_residual=True, zero_centered=False, sign="bit"):
         ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, zero_centered
-        ctx.main_grads = _main_grads(weight_hidden, weight_embed)
+        ctx.parameters = _main_grad.keep(weight_hidden, weight_embed)
         is_saved = any(ctx.needs_input_grad)
         output, saved = _gate_kv(is_saved, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps,
                                  image_token_mask, add_residual, zero_centered, sign)
@@ -161,31 +159,35 @@ def _by_token(indices):
     return indices.reshape(indices.shape[:-1].numel(), indices.shape[-1])
 
 
+def _lookup(table, indices, row_begin):
+    if table.dtype not in (torch.bfloat16, torch.float32):
+        raise TypeError(f"table: dtype is {table.dtype}, want bfloat16 or float32: others have no gradient")
+    return engram_lookup(table, _by_token(indices), row_begin=row_begin).view(*indices.shape, table.shape[1])
+
+
 class EngramLookupFn(torch.autograd.Function):
     """apply(table, indices, row_begin=0): rows of a table [R, D], bfloat16 or float32, by index [..., C], as [..., C,
     D]. The gradient is dense, unless the table has a main_grad."""
 
     @staticmethod
     def forward(ctx, table, indices, row_begin=0):
-        if table.dtype not in (torch.bfloat16, torch.float32):
-            raise TypeError(f"table: dtype is {table.dtype}, want bfloat16 or float32: others have no gradient")
-        ctx.main_grad, = _main_grads(table)
-        if ctx.needs_input_grad[0] and indices.device != (table if ctx.main_grad is None else ctx.main_grad).device:
+        ctx.parameters = _main_grad.keep(table)
+        main_grad, = _main_grad.find(ctx.parameters)
+        if ctx.needs_input_grad[0] and indices.device != (table if main_grad is None else main_grad).device:
             raise ValueError(f"table: is on {table.device} and requires a gradient, want a main_grad on {indices.device}, "
                              "as indices")
         ctx.save_for_backward(indices)          # the table's values may change: its gradient needs none
         ctx.shape, ctx.dtype, ctx.row_begin = table.shape, table.dtype, row_begin
-        return engram_lookup(table, _by_token(indices), row_begin=row_begin).view(*indices.shape, table.shape[1])
+        return _lookup(table, indices, row_begin)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
         indices, = ctx.saved_tensors
-        to = ctx.main_grad
-        if to is None:
-            to = torch.zeros(ctx.shape, dtype=torch.float32, device=indices.device)
+        main_grad, = _main_grad.find(ctx.parameters)
+        to = torch.zeros(ctx.shape, dtype=torch.float32, device=indices.device) if main_grad is None else main_grad
         engram_lookup_bwd(_flat(grad_output, 2), _by_token(indices), ctx.shape[0], row_begin=ctx.row_begin, grad_table=to)
-        return (to.to(ctx.dtype) if ctx.main_grad is None else None), None, None
+        return (to.to(ctx.dtype) if main_grad is None else None), None, None
 
 
 def lookup(table: Tensor, indices: Tensor, row_begin: int = 0) -> Tensor:
@@ -198,7 +200,8 @@ def lookup(table: Tensor, indices: Tensor, row_begin: int = 0) -> Tensor:
         >>> table.grad[7, 0], table.grad[9, 0], table.grad[8, 0]
         (tensor(2.), tensor(1.), tensor(0.))
     """
-    made: Tensor = EngramLookupFn.apply(table, indices, row_begin)
+    args = table, indices, row_begin
+    made: Tensor = EngramLookupFn.apply(*args) if _wants_gradient(table) else _lookup(*args)
     return made
 
 
@@ -249,6 +252,20 @@ def _sequences(x):
     return None if x.ndim <= 3 or count == 1 else torch.arange(count + 1, device=x.device) * x.shape[-3]
 
 
+def _conv(is_saved, x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens, mask,
+          zero_centered):
+    """(output, what the backward needs)"""
+    if cu_seqlens is None:
+        cu_seqlens = _sequences(x)
+    mask = _flat_mask("mask", mask, "x", x.shape[:-2])
+    if residual is not None:
+        _check_lead("residual", residual, 2, "x", x.shape[:-2])
+        residual = _flat(residual, 2)
+    out, rstd = _short_conv(_flat(x, 2), norm_weight, conv_weight, dilation, eps, activation, bias, add_input, residual,
+                            cu_seqlens, None, is_saved, mask=mask, zero_centered=zero_centered)
+    return out.view(x.shape), (cu_seqlens, mask, rstd)
+
+
 class ShortConvFn(torch.autograd.Function):
     """apply(x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens, mask,
     zero_centered): x and residual [..., H, D]."""
@@ -257,19 +274,14 @@ class ShortConvFn(torch.autograd.Function):
     def forward(ctx, x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens,
                 mask, zero_centered):
         is_saved = any(ctx.needs_input_grad)
-        if cu_seqlens is None:
-            cu_seqlens = _sequences(x)
-        mask = _flat_mask("mask", mask, "x", x.shape[:-2])
-        if residual is not None:
-            _check_lead("residual", residual, 2, "x", x.shape[:-2])
-            ctx.residual_shape, residual = residual.shape, _flat(residual, 2)
-        out, rstd = _short_conv(_flat(x, 2), norm_weight, conv_weight, dilation, eps, activation, bias, add_input,
-                                residual, cu_seqlens, None, is_saved, mask=mask, zero_centered=zero_centered)
+        out, saved = _conv(is_saved, x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input,
+                           cu_seqlens, mask, zero_centered)
         if is_saved:
-            ctx.save_for_backward(x, norm_weight, conv_weight, bias, cu_seqlens, mask, rstd)
-        ctx.main_grads = _main_grads(norm_weight, conv_weight, bias)
+            ctx.save_for_backward(x, norm_weight, conv_weight, bias, *saved)
+        ctx.parameters = _main_grad.keep(norm_weight, conv_weight, bias)
+        ctx.residual_shape = None if residual is None else residual.shape
         ctx.numbers = dilation, activation, add_input, zero_centered
-        return out.view(x.shape)
+        return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -282,7 +294,8 @@ class ShortConvFn(torch.autograd.Function):
             grad_x, *partials = short_conv_bwd(
                 _flat(grad_output, 2), _flat(x, 2), norm_weight, conv_weight, rstd, dilation, activation, bias, add_input,
                 cu_seqlens, mask=mask, zero_centered=zero_centered, wanted=wanted[:4])
-        return (_shaped(grad_x, x), *map(_of_weight, (norm_weight, conv_weight, bias), partials, ctx.main_grads),
+        main_grads = _main_grad.find(ctx.parameters)
+        return (_shaped(grad_x, x), *map(_of_weight, (norm_weight, conv_weight, bias), partials, main_grads),
                 grad_output.reshape(ctx.residual_shape) if wanted[4] else None, *(None,) * 7)
 
 
@@ -299,8 +312,9 @@ def short_conv(x: Tensor, norm_weight: Tensor, conv_weight: Tensor, dilation: in
         >>> conv_weight.grad.shape
         torch.Size([256, 4])
     """
-    made: Tensor = ShortConvFn.apply(x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input,
-                                     cu_seqlens, mask, zero_centered)
+    args = (x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens, mask,
+            zero_centered)
+    made: Tensor = ShortConvFn.apply(*args) if _wants_gradient(*args[:5]) else _conv(False, *args)[0]
     return made
 
 

@@ -77,9 +77,9 @@ def mhc_head(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_
     """
     _check_streams(residual, mhc_mult)
     if fn.shape[0] != mhc_mult:
-        fn, main_grad = fn[:mhc_mult], getattr(fn, "main_grad", None)
-        if main_grad is not None and not is_traced():
-            fn.main_grad = main_grad[:mhc_mult]         # an attribute that rows do not have
+        fn, whole = fn[:mhc_mult], fn
+        if not is_traced():
+            fn.tegula_rows_of = whole                   # whose main_grad gets the gradient: rows have none
     if not wants_gradient(residual, fn, scale, base, norm_weight):
         return head(residual, fn, norm_weight, scale, base, norm_eps, pre_eps)
     mixes = mhc_pre_norm_fn(residual, fn, norm_weight, norm_eps, n_splits=n_splits)

@@ -5,15 +5,16 @@ import torch
 from torch import Tensor
 
 from ....mhc import mhc_norm_fn_bwd, mhc_norm_fn_fwd
+from ... import _main_grad
 from ._residual_grad import discard, find
 from ._shapes import flat, is_traced, packed, unflat, wants_gradient
 
 
 def _to_main_grad(grad, main_grad):
-    """What autograd gets."""
+    """What autograd gets. mhc_head uses the first rows of a larger fn."""
     if main_grad is None:
         return grad
-    main_grad.add_(grad)
+    main_grad[:grad.shape[0]].add_(grad)
     return None
 
 
@@ -23,9 +24,9 @@ class _NormFn(torch.autograd.Function):
         mixes, out_mul, sqrsum = mhc_norm_fn_fwd(flat(residual, 2), packed(fn), packed(norm_weight), eps)
         ctx.save_for_backward(residual, fn, norm_weight, out_mul, sqrsum)
         ctx.eps, ctx.fuse_grad_acc = eps, fuse_grad_acc
-        # As TileKernels has it: of the product of fn and the gain, and looked up here.
-        weights = (fn, norm_weight) if norm_weight is not None else (None, None)
-        ctx.main_grads = tuple(getattr(w, "main_grad", None) for w in weights)
+        # As TileKernels has it: of the product of fn and the gain.
+        weights = (getattr(fn, "tegula_rows_of", fn), norm_weight) if norm_weight is not None else (None, None)
+        ctx.parameters = _main_grad.keep(*weights)
         return mixes
 
     @staticmethod
@@ -42,7 +43,7 @@ class _NormFn(torch.autograd.Function):
             discard(residual.untyped_storage())
             made = made if norm_weight is not None else (made,)
         of_weights = [_to_main_grad(g, main) if is_wanted else None
-                      for g, main, is_wanted in zip(made, ctx.main_grads, wanted[1:3])]
+                      for g, main, is_wanted in zip(made, _main_grad.find(ctx.parameters), wanted[1:3])]
         return (grad_residual.view(residual.shape) if buffer is None and wanted[0] else None, of_weights[0],
                 of_weights[1] if norm_weight is not None else None, None, None)
 

@@ -36,8 +36,11 @@ def mhc_post_fwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_m
 
 
 def _grads(inputs, d_o, is_left, edge=None):
+    """Of what _Post saved: without comb_res_mix nothing reads the values of residual, which may be None."""
     x, residual, post_layer_mix, comb_res_mix = inputs
-    d_o, args = flat(d_o, 2), _flat(*inputs)
+    if residual is None:
+        residual = d_o                      # for its shape and dtype
+    d_o, args = flat(d_o, 2), _flat(x, residual, post_layer_mix, comb_res_mix)
     if comb_res_mix is None:
         d_x, d_post = _bwd(d_o, *args)
         d_residual, d_comb = d_o.clone(memory_format=torch.contiguous_format), None     # d_o is not ours to add to
@@ -66,7 +69,8 @@ def mhc_post_bwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_m
 class _Post(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, residual, post_layer_mix, comb_res_mix, out):
-        ctx.save_for_backward(x, residual, post_layer_mix, comb_res_mix)
+        is_read = comb_res_mix is not None or ctx.needs_input_grad[1]       # its values, or its storage by leave()
+        ctx.save_for_backward(x, residual if is_read else None, post_layer_mix, comb_res_mix)
         return _post(x, residual, post_layer_mix, comb_res_mix, out)
 
     @staticmethod
@@ -87,6 +91,7 @@ def mhc_post(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: 
     """
     if not wants_gradient(x, residual, post_layer_mix, comb_res_mix) or is_traced():
         return _post(x, residual, post_layer_mix, comb_res_mix, out)
-    check_out(out, x, residual, post_layer_mix, comb_res_mix)
+    is_read = comb_res_mix is not None or residual.requires_grad
+    check_out(out, x, residual if is_read else None, post_layer_mix, comb_res_mix)
     made: Tensor = _Post.apply(x, residual, post_layer_mix, comb_res_mix, out)
     return made
