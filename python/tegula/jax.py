@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Ops for JAX, traced or not: tegula.jax.topk_gate(scores, num_topk) is tegula.moe.topk_gate for code under jax.jit, on
-the CPU and on CUDA. All operators are here by name (torch.ops.tegula has the same), with the arguments of the public
-function.
+the CPU and on CUDA. All operators of torch.ops.tegula are here by name. Arguments are those of the public function; where
+that is a Python function around the operator, they are the operator's own, with names and an order that may differ, and so
+are given by name: engram_lookup(indices=indices, table=table).
 
 What an op would write in place comes back after its other outputs. There are no gradients (jax.custom_vjp adds one),
 and vmap calls an op once for each element."""
@@ -18,8 +19,21 @@ for _platform, _handler in _tegula.xla_handlers().items():
     jax.ffi.register_ffi_target(_TARGET, _handler, platform=_platform)
 
 
+def _as_array(name, given):
+    """Without x64 JAX makes int32 of int64, and other numbers of those that do not fit."""
+    array = jax.numpy.asarray(given)
+    if array.dtype.kind in "iu" and array.dtype.itemsize == 4 and not isinstance(given, jax.Array):
+        values, info = numpy.asarray(given), numpy.iinfo(array.dtype)
+        if values.dtype.itemsize == 8 and values.size and (values.min() < info.min or values.max() > info.max):
+            raise ValueError(f"{name}: has values that {array.dtype} does not hold, and JAX has {values.dtype} only with "
+                             "jax_enable_x64")
+    return array
+
+
 def _bind(row, args, kwargs):
     """The row's arguments by name, arrays as JAX's."""
+    if row.is_wrapped and row.face is None and args:
+        raise TypeError(f"{row.name}() takes arguments by name: {', '.join(p.name for p in row.params)}")
     if row.face is not None:
         args, kwargs = (), spread(row.name, row.face, args, kwargs)
     names = [p.name for p in row.params]
@@ -37,7 +51,7 @@ def _bind(row, args, kwargs):
         if p.name not in values:
             raise TypeError(f"{row.name}(): {p.name} is missing")
         if p.kind == "Tensor" and values[p.name] is not None:
-            values[p.name] = jax.numpy.asarray(values[p.name])
+            values[p.name] = _as_array(p.name, values[p.name])
     return values
 
 

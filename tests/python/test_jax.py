@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Ops under jax.jit: every operator as torch runs it, on the calls of cases.py; errors; the ABI that xla.c declares."""
+import functools
 import os
+import pathlib
+import re
 import subprocess
 
 import pytest
@@ -71,7 +74,7 @@ def public_arguments(row, values):
 @pytest.mark.parametrize("case", IDS)
 def test_as_torch(case, device):
     if device == "cuda" and case.endswith("-engram_lookup_staged"):
-        pytest.skip("it writes page-locked memory of the host: JAX passes none")
+        pytest.skip("it writes page-locked memory of the host: JAX passes none (test_xla.py has the error)")
     with Recorder() as recorder:
         Call(case, device)()
     assert recorder.calls
@@ -97,6 +100,38 @@ def test_without_int64():
     with jax.enable_x64(False) if hasattr(jax, "enable_x64") else jax.experimental.disable_x64():
         seen = jax.jit(lambda x: tegula.jax.topk_gate(x, 3))(x)
         assert seen.dtype == "int32" and (numpy.asarray(seen) == moe.topk_gate(x, 3)).all()
+
+
+@pytest.mark.parametrize("case", IDS)
+def test_as_torch_without_int64(case):
+    """JAX's default: indices are int32, and three arguments that have to be int64 are refused."""
+    with Recorder() as recorder:
+        Call(case, "cpu")()
+    with jax.enable_x64(False) if hasattr(jax, "enable_x64") else jax.experimental.disable_x64():
+        for row, values, want in recorder.calls:
+            arrays = {p.name: to_jax(values[p.name]) for p in row.params
+                      if p.kind == "Tensor" and values[p.name] is not None}
+            call = functools.partial(getattr(tegula.jax, row.name), **public_arguments(row, {**values, **arrays}))
+            if row.name in ("engram_hash", "engram_rows") or values.get("clamped_count") is not None:
+                with pytest.raises(jax.errors.JaxRuntimeError, match="(multipliers|clamped_count): dtype is i32, want i64"):
+                    jax.block_until_ready(call())
+                continue
+            for x, t in zip(jax.tree.leaves(call()), want, strict=True):
+                assert (bits_of(x) == bits_of(t.int() if t.dtype == torch.int64 else t)).all(), row.name
+
+
+def test_int64_that_does_not_fit():
+    """JAX would look up row 5 of 2**32 + 5."""
+    table = numpy.zeros((10, 16), "float32")
+    with jax.enable_x64(False) if hasattr(jax, "enable_x64") else jax.experimental.disable_x64():
+        for value, kind in ((2**32 + 5, "int64"), (-2**31 - 1, "int64"), (2**32, "uint64")):
+            for indices in (numpy.array([[value]], kind), torch.from_numpy(numpy.array([[value]], kind))):
+                message = f"^indices: has values that {kind.replace('64', '32')} does not hold, and JAX has {kind} only with"
+                with pytest.raises(ValueError, match=message):
+                    tegula.jax.engram_lookup(indices=indices, table=table, fmt="f32")
+        largest = numpy.array([[2**31 - 1, -2**31]])
+        assert not tegula.jax.engram_lookup(indices=largest, table=table + 1, fmt="f32").any()
+    assert not tegula.jax.engram_lookup(indices=numpy.array([[2**32 + 5]]), table=table + 1, fmt="f32").any()
 
 
 def test_between_other_operations():
@@ -125,8 +160,10 @@ def test_between_other_operations():
     (lambda t, x: t.per_token_cast(x, "e9m9", 128), ValueError, "^fmt: is 'e9m9', want one of 'e4m3', 'e2m1', 'e5m6'"),
     (lambda t, x: t.topk_gate(x.astype("float16"), 2), jax.errors.JaxRuntimeError,
      "INVALID_ARGUMENT: tegula: topk_gate: scores: dtype is f16, want f32"),
+    (lambda t, x: t.engram_lookup(x, x), TypeError,
+     r"^engram_lookup\(\) takes arguments by name: indices, table, table_sf"),
     (lambda t, x: t.no_such_op(x), AttributeError, "has no attribute 'no_such_op'"),
-], ids=range(8))
+], ids=range(9))
 def test_errors(call, error, message):
     with pytest.raises(error, match=message):
         jax.block_until_ready(jax.jit(lambda x: call(tegula.jax, x))(numpy.zeros((3, 8), "float32")))
@@ -134,10 +171,8 @@ def test_errors(call, error, message):
 
 def test_a_call_traced_by_another_version():
     x = numpy.zeros((3, 8), "float32")
-    for numbers in ([3], [3, 0, -1, -1], [3, 1, -1], [0, 0, -1], [-1, 0, 9]):
+    for numbers in ([3], [3, 0, -1, -1], [0, 0, -1], [-1, 0, 9]):
         call = jax.ffi.ffi_call("tegula_op", jax.ShapeDtypeStruct((8, 3), "float32"))
-        if numbers == [3, 1, -1]:
-            continue                # x is column-major: a right call
         with pytest.raises(jax.errors.JaxRuntimeError, match="INVALID_ARGUMENT: tegula: "):
             jax.block_until_ready(call(x, op="transpose", numbers=numpy.array(numbers, "int64")))
     with pytest.raises(jax.errors.JaxRuntimeError, match="traced by another version"):
@@ -151,6 +186,19 @@ Api api_version XLA_FFI_Error_Create XLA_FFI_Error_Destroy XLA_FFI_Stream_Get XL
 CallFrame api ctx stage args rets attrs; Metadata api_version traits; Metadata_Extension metadata"""
 
 
+DTYPES = {                  # XLA's name: DLPack's code, bits
+    "PRED": (6, 8), "S8": (0, 8), "S16": (0, 16), "S32": (0, 32), "S64": (0, 64), "U8": (1, 8), "U16": (1, 16),
+    "U32": (1, 32), "U64": (1, 64), "F16": (2, 16), "F32": (2, 32), "F64": (2, 64), "BF16": (4, 16), "C64": (5, 64),
+    "C128": (5, 128), "F8E5M2": (12, 8), "F8E4M3FN": (10, 8), "F8E5M2FNUZ": (13, 8), "F8E4M3FNUZ": (11, 8),
+    "F8E8M0FNU": (14, 8)}
+
+
+def test_dtypes_are_those_of_the_header():
+    header = pathlib.Path(jax.ffi.include_dir(), "xla/ffi/api/c_api.h").read_text()
+    numbers = {name: int(number) for name, number in re.findall(r"XLA_FFI_DataType_(\w+) = (\d+)", header)}
+    assert sorted(_tegula.xla_dtypes()) == sorted((numbers[name], *dtype) for name, dtype in DTYPES.items())
+
+
 def test_structs_are_those_of_the_header(tmp_path):
     header = os.path.join(jax.ffi.include_dir(), "xla/ffi/api/c_api.h")
     pairs = [(name, field) for name, *fields in map(str.split, FIELDS.split(";")) for field in fields]
@@ -162,7 +210,9 @@ int main(void)
     int at[] = {{ {offsets} }};
     for (unsigned i = 0; i < sizeof at / sizeof at[0]; i++) printf("%d ", at[i]);
     return XLA_FFI_API_MAJOR || XLA_FFI_Extension_Metadata != 1 || XLA_FFI_ExecutionStage_EXECUTE != 3 ||
-           XLA_FFI_AttrType_ARRAY != 1 || XLA_FFI_AttrType_STRING != 4 || XLA_FFI_ArgType_BUFFER != 1;
+           XLA_FFI_AttrType_ARRAY != 1 || XLA_FFI_AttrType_STRING != 4 || XLA_FFI_ArgType_BUFFER != 1 ||
+           XLA_FFI_DataType_S64 != 5 || XLA_FFI_Error_Code_INVALID_ARGUMENT != 3 ||
+           XLA_FFI_Error_Code_RESOURCE_EXHAUSTED != 8 || XLA_FFI_Error_Code_INTERNAL != 13;
 }}
 ''')
     try:

@@ -137,6 +137,28 @@ def test_errors(change, message):
     assert call() == 1 and call.message == (3, f"tegula: {message}")
 
 
+class CallOnCuda(Call):
+    """Of the handler for CUDA, on stream 0 of a device that need not be there."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.is_cuda = True
+
+    def get_stream(self, args):
+        return None
+
+    get_device = get_stream
+
+
+def test_memory_of_the_host_that_a_gpu_writes():
+    """Refused before the device is asked for anything."""
+    table, sf, indices = torch.zeros(4, 32), torch.zeros(4, 1), torch.zeros(2, 3, dtype=torch.int64)
+    call = CallOnCuda([indices, table, sf, torch.zeros(99)], [torch.zeros(2, 3, 33)], "engram_lookup_staged",
+                      [0b11111, 0, 0, 0, 0, 0, -1])
+    assert call() == 1 and call.message == (
+        3, "tegula: engram_lookup_staged: writes page-locked memory of the host, which JAX cannot pass on CUDA")
+
+
 def test_what_the_handler_is():
     about = Metadata(ctypes.sizeof(Metadata), Version(), 99)
     question = Question(24, 1, None, ctypes.pointer(about))
