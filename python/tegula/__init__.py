@@ -24,7 +24,7 @@ from ._tegula import Error, version as _version
 from .config import get_device_num_sms, get_max_smem_per_sm, get_num_sms, set_num_sms
 
 if _TYPE_CHECKING:
-    from . import modeling, testing, torch
+    from . import jax, modeling, testing, torch
 
 __version__: str = _version()
 __all__ = [
@@ -37,7 +37,10 @@ _LAZY = ("jax", "modeling", "testing", "torch")  # these import jax or torch
 def __getattr__(name):
     if name in _LAZY:
         import importlib
-        return importlib.import_module("." + name, __name__)
+        try:
+            return importlib.import_module("." + name, __name__)
+        except ModuleNotFoundError as e:        # hasattr() and those that walk over members expect no other error
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r} here: {e}", name=name) from e
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -116,6 +116,23 @@ def test_old_torch():
             else: raise AssertionError""")
 
 
+def test_members_without_what_they_need():
+    """Those who walk over members expect AttributeError; an import says what is missing."""
+    run("""if True:
+        import inspect, sys
+        import tegula
+        sys.modules["jax"] = sys.modules["torch"] = None
+        assert dict(inspect.getmembers(tegula))["moe"] is tegula.moe
+        for name in "jax", "torch":
+            assert not hasattr(tegula, name)
+            try: getattr(tegula, name)
+            except AttributeError as e: assert f"no attribute {name!r} here: import of {name} halted" in str(e), e
+            else: raise AssertionError
+            try: exec(f"from tegula import {name}")
+            except ModuleNotFoundError as e: assert e.name == name
+            else: raise AssertionError""")
+
+
 def test_attributes():
     import tegula
     assert {"config", "transpose", "testing", "torch", "warmup", "compile_count", "Error", "get_num_sms"} <= set(dir(tegula))
