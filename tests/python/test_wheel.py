@@ -135,8 +135,17 @@ def test_compiled_kernels(wheel, tmp_path):
     site = run_clean(python, "-c", "import tegula_cubins; print(tegula_cubins.__path__[0])", cwd=tmp_path).strip()
     count = len(list(pathlib.Path(site).glob("*.tgl")))
     assert count > 50 and f"{count} kernels" in out
-    run(sys.executable, ROOT / "scripts/cubins", "--from", site, "-o", tmp_path / "again")
+    again = [sys.executable, ROOT / "scripts/cubins", "--from", site, "-o", tmp_path / "again", "--arch"]
+    run(*again, "sm_90a")
     assert (tmp_path / "again" / made.name).read_bytes() == made.read_bytes()
+    first = min(pathlib.Path(site).glob("*.tgl"))
+    kernel = first.read_bytes()
+    for missing, arch, change in (("for sm_80: not in the cache", "sm_80,sm_90a", lambda: None),
+                                  ("for sm_90a: not in the cache", "sm_90a", first.unlink)):
+        change()
+        done = subprocess.run([*again, arch], capture_output=True, text=True)
+        assert done.returncode == 1 and missing in done.stderr, done.stderr
+    first.write_bytes(kernel)
     code = "import os, tegula; print(os.environ['TEGULA_CACHE_READONLY'])"
     assert run_clean(python, "-c", code, cwd=tmp_path).strip() == site
     assert site in run_clean(tmp_path / "venv/bin/tegula", "info", cwd=tmp_path)
