@@ -9,9 +9,9 @@
 #include "cuda/driver.h"
 #include "cuda/launch.h"
 
-enum { TGL_KNOWN_PLANS = 8, TGL_KNOWN_FITTING = 4 };
+enum { TGL_KNOWN_PLANS = 8, TGL_KNOWN_FITTING = 16 };
 
-/* Never freed once it can be found; after that only `context`, `cluster`, `fitting` and `plans` change. */
+/* Never freed once it can be found; after that only `context`, `fitting` and `plans` change. */
 typedef struct {
     uint64_t hash;
     tgl_kernel kernel;                      /* with its own copies of the names */
@@ -21,10 +21,8 @@ typedef struct {
     size_t args_bytes;                      /* of its parameter; 0: unknown to the driver */
     bool has_pdl, has_clusters;             /* of the device */
     _Atomic(tgl_cu_context) context;        /* where it was loaded last */
-    /* a context, with 1 + log2 of the max cluster size there in its lowest bits; 0: not known yet. One
-     * word, since another thread may ask in another context. */
-    atomic_uintptr_t cluster;
-    /* 1 + how many clusters fit at once in the lowest 16 bits, above them a hash of where and of which; 0: none yet */
+    /* 1 + how many clusters fit at once in the lowest 16 bits, above them a hash of where and of which; 0: none yet. One
+     * word, since another thread may ask elsewhere. */
     _Atomic(uint64_t) fitting[TGL_KNOWN_FITTING];
     /* hashes (plan_hash()) of plans whose kernels are all loaded; 0: none */
     _Atomic(uint64_t) plans[TGL_KNOWN_PLANS];

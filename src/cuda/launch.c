@@ -285,39 +285,10 @@ static tgl_status check_shape(const tgl_kernel *kernel, const tgl_shape *s)
         (long long)s->shared_bytes, s->cluster);
 }
 
-/* Is there room for a cluster of `size` blocks, each as large as the kernel allows? */
-static bool has_room(const tgl_driver_table *cu, const tgl_loaded *loaded, int threads, int size)
-{
-    tgl_cu_launch_attribute cluster = { .id = TGL_CU_LAUNCH_CLUSTER, .value.dim = { (uint32_t)size, 1, 1 } };
-    const tgl_cu_launch_config config = { (uint32_t)size, 1, 1, (uint32_t)threads, 1, 1,
-                                          (uint32_t)loaded->max_dynamic_shared, NULL, &cluster, 1 };
-    int clusters = 0;
-    return !cu->OccupancyMaxActiveClusters(&clusters, (tgl_cu_function)loaded->handle, &config) &&
-           clusters > 0;
-}
-
-/* The max cluster size; 1: no clusters. Queried once per context, which is current: a part of a GPU (MIG,
- * MPS) may have less room than the whole. */
-static int max_cluster(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context)
-{
-    enum { LOG_MASK = 7, MAX_LOG = 4 };         /* contexts are 8-byte aligned, or each launch asks */
-    const uintptr_t known = atomic_load_explicit(&loaded->cluster, memory_order_relaxed);
-    if ((known & LOG_MASK) && (known & ~(uintptr_t)LOG_MASK) == (uintptr_t)context)
-        return 1 << ((known & LOG_MASK) - 1);
-    const tgl_device *d;
-    int threads = 0, log_size = 0;
-    const int mode = tgl_capture_relax(cu);
-    if (loaded->has_clusters && tgl_device_get(loaded->device, &d) == TGL_OK &&
-        !cu->KernelGetAttribute(&threads, TGL_CU_KERNEL_MAX_THREADS, loaded->handle, d->handle))
-        for (log_size = MAX_LOG; log_size > 0 && !has_room(cu, loaded, threads, 1 << log_size);) log_size--;
-    tgl_capture_restore(cu, mode);
-    atomic_store_explicit(&loaded->cluster, (uintptr_t)context | (uintptr_t)(log_size + 1),
-                          memory_order_relaxed);
-    return 1 << log_size;
-}
-
 /* How many clusters of `size` blocks fit at once; unknown: INT32_MAX. Queried for the stream, whose green context may have a
- * part of the SMs. Remembered by context, stream and shape; if there is no room, one is replaced, and will be asked again. */
+ * part of the SMs. Remembered by context, stream and shape; if there is no place left, one is replaced, and will be asked
+ * again. A new stream may have the handle of one that was destroyed, in another green context: to tell them apart takes a call
+ * for each launch, and what is remembered decides only time, or that a launch is refused which then another one replaces. */
 static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, tgl_stream stream,
                                 int threads, int64_t shared_bytes, int size)
 {
@@ -328,7 +299,10 @@ static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, 
     for (int i = 0; i < TGL_KNOWN_FITTING; i++) {
         const uint64_t known = atomic_load_explicit(&loaded->fitting[i], memory_order_relaxed);
         if (known && (known & ~(uint64_t)0xffff) == key) return (int64_t)(known & 0xffff) - 1;
-        if (!known) place = i;
+        if (!known) {
+            place = i;
+            break;
+        }
     }
     tgl_cu_launch_attribute cluster = { .id = TGL_CU_LAUNCH_CLUSTER, .value.dim = { (uint32_t)size, 1, 1 } };
     const tgl_cu_launch_config config = { (uint32_t)size, 1, 1, (uint32_t)threads, 1, 1, (uint32_t)shared_bytes, stream,
@@ -337,21 +311,24 @@ static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, 
     const int mode = tgl_capture_relax(cu);
     const tgl_cu_result result = cu->OccupancyMaxActiveClusters(&clusters, (tgl_cu_function)loaded->handle, &config);
     tgl_capture_restore(cu, mode);
-    if (result || clusters < 0) return INT32_MAX;
+    if (result == TGL_CU_INVALID_CLUSTER_SIZE) clusters = 0;
+    else if (result || clusters < 0) return INT32_MAX;
     clusters = clusters < 0xfffe ? clusters : 0xfffe;
     atomic_store_explicit(&loaded->fitting[place], key | (uint64_t)(clusters + 1), memory_order_relaxed);
     return clusters;
 }
 
-/* Do all blocks of a cooperative launch fit at once? Asked before, since a launch that fails spoils a capture. Few shapes
- * are remembered; so it is asked for blocks of the largest size, and again only if those do not fit. */
+/* Do a cluster, or all blocks of a cooperative launch, fit at once? Asked before, since a launch that fails spoils a capture.
+ * Few shapes are remembered; so it is asked for blocks of the largest size, and again only if those do not fit. */
 static bool fits_at_once(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, tgl_stream stream,
                          const tgl_shape *s)
 {
     const int64_t blocks = s->grid[0] * tgl_max(1, s->grid[1]) * tgl_max(1, s->grid[2]);
+    const int64_t wanted = s->cooperative ? tgl_ceil_div(blocks, tgl_max(1, s->cluster)) : 1;
+    const int size = s->cluster > 1 ? s->cluster : 1;
     return !loaded->has_clusters ||
-           blocks <= fitting_clusters(cu, loaded, context, stream, s->block, loaded->max_dynamic_shared, 1) ||
-           blocks <= fitting_clusters(cu, loaded, context, stream, s->block, s->shared_bytes, 1);
+           wanted <= fitting_clusters(cu, loaded, context, stream, s->block, loaded->max_dynamic_shared, size) ||
+           wanted <= fitting_clusters(cu, loaded, context, stream, s->block, s->shared_bytes, size);
 }
 
 static tgl_status encode(const tgl_driver_table *cu, const tgl_loaded *loaded, const tgl_copied_tensor *t)
@@ -393,8 +370,10 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu
     int64_t blocks = s->grid[0];
     if (s->is_cut)
         blocks = tgl_min(blocks, s->cluster * fitting_clusters(cu, loaded, context, stream, s->block, s->shared_bytes, s->cluster));
-    *is_refused = blocks == 0 || (s->cooperative && !fits_at_once(cu, loaded, context, stream, s));
-    if (*is_refused) return failed_launch(loaded, TGL_CU_COOPERATIVE_LAUNCH_TOO_LARGE);
+    *is_refused = blocks == 0 ||
+                  ((s->cooperative || (s->cluster > 1 && !s->is_cut)) && !fits_at_once(cu, loaded, context, stream, s));
+    if (*is_refused)
+        return failed_launch(loaded, s->cluster > 1 ? TGL_CU_INVALID_CLUSTER_SIZE : TGL_CU_COOPERATIVE_LAUNCH_TOO_LARGE);
     void *args[] = { (void *)s->args };
     tgl_cu_launch_attribute attributes[3];
     uint32_t n = 0;
@@ -443,7 +422,7 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
         status = tgl_kernels_enter(loaded, guard.context);
     const tgl_other_launch *other = shape->otherwise;
     bool is_refused = status == TGL_OK && other &&
-                      ((shape->cluster && shape->cluster > max_cluster(cu, loaded, guard.context)) ||
+                      ((shape->cluster > 1 && !loaded->has_clusters) ||
                        (shape->copied && !cu->TensorMapEncodeTiled));
     if (status == TGL_OK && !is_refused) status = enqueue(cu, loaded, guard.context, shape, stream, &is_refused);
     tgl_context_leave(&guard);

@@ -45,7 +45,7 @@ typedef struct {
     const tgl_other_launch *otherwise;  /* if the context has no room for such a cluster or for all blocks at once
                                          * (cooperative), or the driver has no copies; or NULL */
     bool *is_refused;       /* set if there is no room, and no other launch: it failed, nothing has run; or NULL. For
-                             * tgl_run_on_cuda(), which then wants a shape for fewer SMs */
+                             * tgl_run_on_cuda(), which then wants a shape for fewer SMs, or another kernel */
 } tgl_shape;
 
 #define TGL_ARGS(struct_) .args = &(struct_), .args_bytes = sizeof(struct_)

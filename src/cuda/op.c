@@ -26,14 +26,19 @@ tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, 
     if (tgl_preparing()) return tgl_load(plan, num_kernels, on, stream);
     tgl_target target;
     TGL_TRY(tgl_target_of(on, &target));
+    tgl_status status = TGL_OK;
     for (;;) {
         const int which = tgl_choose(op, plan, num_kernels, problem, &target);
+        if (which < 0 && status != TGL_OK) return status;
         if (which < 0) return tgl_fail(TGL_ERR_INTERNAL, "no kernel fits this call; please report this");
         tgl_shape shape = op->candidates[which].shape(problem, &target);
         bool is_refused = false;
         shape.is_refused = &is_refused;
-        const tgl_status status = tgl_launch(plan, num_kernels, which, on, &shape, stream);
-        if (!is_refused || target.num_sms <= 1) return status;
-        target.num_sms /= 2;        /* this context has fewer than its device */
+        status = tgl_launch(plan, num_kernels, which, on, &shape, stream);
+        if (!is_refused) return status;
+        /* This context has fewer SMs than its device. */
+        if (shape.cluster > 1 && !shape.otherwise) plan[which].name = NULL;     /* which does not change clusters */
+        else if (target.num_sms > 1) target.num_sms /= 2;
+        else return status;
     }
 }

@@ -244,7 +244,7 @@ static bool can_chain(const void *context, const tgl_target *target)
            tgl_gate_weights_have_vectors(&p->weights) && tgl_conv_has_vectors(&p->norm) &&
            tgl_conv_has_vectors(&p->conv) && tgl_conv_has_vectors(&p->bias) && (uintptr_t)p->ring % 16 == 0 &&
            room_of(p, target) >= (parts_of(p) > 2 ? GATE_CONV_AHEAD + 1 : 2) &&
-           tgl_saturating_product(p->num_tokens * 4, p->num_streams) <= INT32_MAX;
+           tgl_saturating_product((p->num_tokens + p->dilation) * 4, p->num_streams) <= INT32_MAX;
 }
 
 /* As many tiles as fit into the least number of waves. Clusters of 4 leave SMs unused, since a GPC has 16 or 18 of them or

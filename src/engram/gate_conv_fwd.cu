@@ -695,6 +695,7 @@ DEV void run(const gate_conv_args &a)
         }
         mbar_init_fence();
     }
+    __syncwarp();
     if (PARTS > 1) cluster_arrive_relaxed();
     pdl_wait();
     fill_weights(k);

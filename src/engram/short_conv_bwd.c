@@ -195,19 +195,19 @@ tgl_signature tgl_engram_short_conv_bwd_signature = TGL_SIGNATURE(
 enum { CLUSTER, ANY, NUM_KERNELS };
 
 static int64_t groups_of(const problem *p) { return tgl_ceil_div(p->hidden, CONV_GROUP * CONV_BWD_VECTOR); }
-/* Blocks of a cluster, and groups of each but the last. */
-static int64_t cluster_blocks(const problem *p)
+static int64_t cluster_bytes(int64_t groups) { return CONV_CLUSTER_BYTES * groups * CONV_GROUP * CONV_BWD_VECTOR; }
+/* Blocks of a cluster, as few as have the threads and the shared memory. */
+static int64_t cluster_blocks(const problem *p, const tgl_target *target)
 {
-    int64_t blocks = 1;
-    while (tgl_ceil_div(groups_of(p), blocks) * CONV_GROUP > CONV_CLUSTER_THREADS) blocks++;
-    return blocks;
+    const int64_t room = tgl_max(1, (target->max_smem_per_block - CONV_CLUSTER_STATIC) / cluster_bytes(1));
+    return tgl_ceil_div(groups_of(p), tgl_min(room, CONV_CLUSTER_THREADS / CONV_GROUP));
 }
-static int64_t block_groups(const problem *p) { return tgl_ceil_div(groups_of(p), cluster_blocks(p)); }
 
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    const bool is_fit = p->hidden % CONV_VECTOR == 0 && cluster_blocks(p) <= CONV_CLUSTER_BLOCKS &&
+    const bool is_fit = p->hidden % CONV_VECTOR == 0 &&
+                        groups_of(p) <= CONV_CLUSTER_BLOCKS * CONV_CLUSTER_THREADS / CONV_GROUP &&
                         p->kernel_size <= CONV_CLUSTER_TAPS &&
                         (p->kernel_size - 1) * (int64_t)p->dilation <= CONV_CLUSTER_REACH;
     kernels[CLUSTER] = (tgl_kernel){ is_fit ? "engram/short_conv_bwd_cluster" : NULL,
@@ -220,20 +220,20 @@ static bool can_cluster(const void *context, const tgl_target *target)
 {
     const problem *p = context;
     const uintptr_t partials = (uintptr_t)p->grad_norm | (uintptr_t)p->grad_conv | (uintptr_t)p->grad_bias;
-    return target->architecture >= 90 && tgl_gate_has_vectors(p->x) && tgl_gate_has_vectors(p->grad_out) &&
+    const int64_t blocks = cluster_blocks(p, target);
+    return target->architecture >= 90 && blocks <= CONV_CLUSTER_BLOCKS && tgl_gate_has_vectors(p->x) && tgl_gate_has_vectors(p->grad_out) &&
            tgl_gate_out_has_vectors(p->grad_x) && tgl_conv_has_vectors(&p->norm) && tgl_conv_has_vectors(&p->conv) &&
            tgl_conv_has_vectors(&p->bias) && partials % 16 == 0 &&
-           tgl_saturating_product(p->num_partials * cluster_blocks(p), p->num_streams) <= INT32_MAX;
+           tgl_saturating_product(p->num_partials * blocks, p->num_streams) <= INT32_MAX;
 }
 
 static tgl_shape cluster_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    const int threads = (int)block_groups(p) * CONV_GROUP;
-    p->cluster_blocks = (int32_t)cluster_blocks(p);
+    p->cluster_blocks = (int32_t)cluster_blocks(p, target);
+    const int64_t groups = tgl_ceil_div(groups_of(p), p->cluster_blocks);       /* of each block but the last */
     return (tgl_shape){ { p->num_partials * p->num_streams * p->cluster_blocks }, .cluster = p->cluster_blocks,
-                        .block = threads,
-                        .shared_bytes = CONV_CLUSTER_BYTES * threads * CONV_BWD_VECTOR, TGL_ARGS(*p) };
+                        .block = (int)groups * CONV_GROUP, .shared_bytes = cluster_bytes(groups), TGL_ARGS(*p) };
 }
 
 static tgl_shape any_shape(void *context, const tgl_target *target)

@@ -53,5 +53,6 @@ TGL_INLINE float conv_grad_norm(float grad, float x, float rstd, float sum) { re
 #define CONV_CLUSTER_BLOCKS 8
 #define CONV_CLUSTER_ROWS 8         /* of x and of grad_out in shared memory, a power of 2 */
 #define CONV_CLUSTER_BYTES (2 * 2 * CONV_CLUSTER_ROWS + 4 * (4 + CONV_CLUSTER_TAPS))    /* of a column in shared memory */
+#define CONV_CLUSTER_STATIC 17408   /* max bytes of a block besides */
 
 #endif

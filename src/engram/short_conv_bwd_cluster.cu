@@ -3,16 +3,16 @@
  * and up.
  *   computes  as short_conv_bwd.cu
  *   launch    grid num_partials * num_streams * cluster_blocks, cluster cluster_blocks, block of a thread per vector (4
- *             columns), dynamic shared memory of CONV_CLUSTER_ROWS rows of x and of grad_out,
- *             and two floats per column
+ *             columns), dynamic shared memory of CONV_CLUSTER_ROWS rows of x and of grad_out, and 4 + CONV_CLUSTER_TAPS
+ *             floats per column
  *   moves     2 bytes per element of x, grad_out and grad_x, once each, and of x and grad_out of the tokens that taps
  *             of a tile reach; partials once
  *   macros    KERNEL_SIZE 1..CONV_CLUSTER_TAPS
  *
- * A thread has the same columns of all tokens, and takes every dilation-th: all that taps reach is then in registers,
- * the last KERNEL_SIZE values and gradients of a chain of tokens, as are weights and the sums of their gradients. Rows
- * come ahead, by copies of the thread's own columns. Position s of a chain is `at`; the gradient of what is convolved
- * is complete for the token LAST positions before. Its row's sum is the one thing that blocks tell each other: every
+ * A thread has the same columns of all tokens, and takes every dilation-th: all that taps reach is then its own, the last
+ * KERNEL_SIZE values of a chain of tokens in registers, as are conv_weight and the sums of its gradients, and as many gradients
+ * of z in shared memory. Rows come ahead, by copies of the thread's own columns. Position s of a chain is `at`; the gradient
+ * of what is convolved is complete for the token LAST positions before. Its row's sum is the one thing that blocks tell each other: every
  * warp stores that of its group in all blocks of the cluster, which count the bytes, and it is read a position later.
  * Sums have four buffers: a warp that stores those of a row has seen those of two rows before from all warps, which
  * then had read those of four rows before. */
@@ -123,7 +123,7 @@ DEV void load_rows(const place &k, i32 s, i32 end, i32 n, pointers &next, const 
     next.x += step.x, next.grad_out += step.grad_out;
 }
 
-/* The rows of a thread without columns: zeros, so that nothing else has to tell it apart. */
+/* The rows of a thread without columns: zeros, so that only send_sum() and stores have to tell it apart. */
 DEV void fill_rows(const place &k)
 {
 #pragma unroll 1
@@ -220,7 +220,7 @@ DEV void send_sum(const short_conv_bwd_args &a, const place &k, u32 number, cons
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) sum = fmaf(scaled[i], column(x, i), sum);
-    sum = tree(sum);
+    sum = tree(k.has_columns ? sum : 0);                    /* 0 times an infinite rstd is NaN */
     const u32 to = k.sums + (buffer * GROUPS + k.group) * 16;
     if (block < (u32)a.cluster_blocks)
         cluster_store_async(cluster_map(to, block), make_float4(sum, 0, 0, 0), cluster_map(bar, block));
@@ -422,6 +422,7 @@ DEV void run(const short_conv_bwd_args &a)
     SHARED(u64[BUFFERS], bars);
     SHARED(float4[BUFFERS * GROUPS], buffers);
     SHARED(request_scratch<CONV_CLUSTER_THREADS>, scratch);
+    static_assert(sizeof tokens + sizeof bars + sizeof buffers + sizeof scratch <= CONV_CLUSTER_STATIC, "CONV_CLUSTER_STATIC");
     const u32 tid = threadIdx.x, warps = blockDim.x / 32;
     const i64 cluster = blockIdx.x / (u32)a.cluster_blocks, rank = blockIdx.x % (u32)a.cluster_blocks;
     const i64 partial = cluster / a.num_streams;

@@ -119,6 +119,7 @@ DEV void gather_sf(const expand_args &a, i32 *memory)
             if (at < own) highest = max(highest, (i32)cluster_load_u32(cluster_map(address, r)));
         shift(slot, is_padding ? ZERO : highest);
     }
+    __syncwarp();
     cluster_arrive();
     cluster_wait();                             /* no block reads this one's memory anymore */
 #pragma unroll 1

@@ -574,7 +574,7 @@ ON_EMULATOR(launch_attributes, "EMU_ARCH=90", "EMU_SMS=16")
     CHECK_INT(calls("cuLaunchKernelEx"), before);
 }
 
-ON_EMULATOR(no_room_for_a_cluster, "EMU_ARCH=90", "EMU_CLUSTER=8")      /* the device is asked once */
+ON_EMULATOR(no_room_for_a_cluster, "EMU_ARCH=90", "EMU_CLUSTER=8")      /* the device is asked once per shape */
 {
     const add_args args = { a->data, COUNT };
     const tgl_kernel plan[] = { add_kernel(1), add_kernel(2) };
@@ -591,7 +591,7 @@ ON_EMULATOR(no_room_for_a_cluster, "EMU_ARCH=90", "EMU_CLUSTER=8")      /* the d
         CHECK_INT(l.cooperative, cluster == 16);
         sum += cluster == 8 ? 1 : 2;
     }
-    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 3);        /* of 16, then of 8; for `blocks` */
+    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 4);        /* of 8; of 16, with much shared memory, and with little; `blocks` */
     check_array(a, (float)sum);
 }
 
@@ -679,6 +679,67 @@ ON_EMULATOR(a_context_with_fewer_sms, "EMU_ARCH=90", "EMU_SMS=9")       /* than 
     CHECK_INT(calls("cuLaunchKernelEx") - before, 5);
     inject("");
     check_array(a, 2);
+}
+
+/* An op with a kernel of clusters, before one without if it has it. */
+typedef struct { add_args args; bool has_other; } clustered;
+static int plan_of_clusters(const void *problem, tgl_kernel kernels[TGL_MAX_PLAN])
+{
+    const clustered *p = problem;
+    kernels[0] = add_kernel(1);
+    kernels[1] = p->has_other ? add_kernel(2) : (tgl_kernel){ 0 };
+    return 2;
+}
+static tgl_shape shape_of_clusters(void *problem, const tgl_target *target)
+{
+    const clustered *p = problem;
+    return (tgl_shape){ .grid = { 8 }, .block = 64, .cluster = 4, TGL_ARGS(p->args) };
+}
+static tgl_shape shape_of_blocks(void *problem, const tgl_target *target)
+{
+    const clustered *p = problem;
+    return (tgl_shape){ .grid = { 3 }, .block = 256, TGL_ARGS(p->args) };
+}
+static const tgl_op CLUSTERS = { NULL, plan_of_clusters, { { .shape = shape_of_clusters }, { .shape = shape_of_blocks } } };
+
+ON_EMULATOR(the_next_kernel_where_clusters_do_not_fit, "EMU_ARCH=90", "EMU_CLUSTER=2")
+{
+    clustered p = { { a->data, COUNT }, true };
+    CHECK_OK(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL));
+    CHECK_INT(last_launch().grid[0], 3);
+    CHECK_INT(calls("cuLaunchKernelEx"), 1);            /* it was asked before, and not launched */
+    const uint64_t queries = calls("cuOccupancyMaxActiveClusters");
+    CHECK_OK(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL));
+    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), queries);
+    tgl_stream stream = begin_capture(a);
+    CHECK_OK(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, stream));
+    CU(GraphDestroy(end_capture(stream)));
+    close_stream(stream);
+    CHECK_INT(calls("cuLaunchKernelEx"), 3);
+    check_array(a, 4);
+    p.has_other = false;
+    CHECK_FAILS(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL), TGL_ERR_CUDA, NULL);
+    CHECK_HAS(tgl_last_error(), "CUDA_ERROR_INVALID_CLUSTER_SIZE");
+    CHECK_INT(calls("cuLaunchKernelEx"), 3);
+    check_array(a, 4);
+}
+
+ON_EMULATOR(the_next_kernel_where_clusters_are_refused, "EMU_ARCH=90", "EMU_SMS=8")    /* though there seemed to be room */
+{
+    clustered p = { { a->data, COUNT }, true };
+    CHECK_OK(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL));
+    CHECK_INT(last_launch().cluster[0], 4);
+    const uint64_t before = calls("cuLaunchKernelEx");
+    inject("cuLaunchKernelEx=912");
+    CHECK_OK(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL));
+    CHECK_INT(calls("cuLaunchKernelEx") - before, 2);
+    check_array(a, 3);
+    p.has_other = false;
+    inject("cuLaunchKernelEx:1+=912");
+    CHECK_FAILS(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL), TGL_ERR_CUDA, NULL);
+    CHECK_INT(calls("cuLaunchKernelEx") - before, 3);   /* fewer SMs would not help */
+    inject("");
+    check_array(a, 3);
 }
 
 ON_EMULATOR(no_more_clusters_than_fit, "EMU_ARCH=90", "EMU_SMS=7")      /* three of two blocks; asked once per shape */

@@ -113,6 +113,34 @@ TEST(finite_differences)        /* taps 2 to 4, with and without SiLU and skip, 
         }
 }
 
+/* The first token has an infinite rstd, so z of the second is -inf, and its gradient 0: what it adds to the gradient of x is
+ * 0 too, whatever a kernel makes of columns past the last. */
+TEST(an_infinite_rstd)
+{
+    enum { HIDDEN = 8, TAPS = 4 };
+    float ones[2 * HIDDEN], minus[HIDDEN * TAPS];
+    for (int i = 0; i < 2 * HIDDEN; i++) ones[i] = 1;
+    for (int i = 0; i < HIDDEN * TAPS; i++) minus[i] = -1;
+    const float rstds[2] = { INFINITY, 1 };
+    const tgl_engram_short_conv_params params = { .dilation = 1, .add_input = true };
+    FOR_BACKENDS(b) {
+        const int64_t *rows = SHAPE(2, 1, HIDDEN);
+        tensor x, go, norm, conv, rstd, grad_x;
+        uint16_t seen[2 * HIDDEN];
+        put(b, &x, TGL_BF16, 3, rows, ones), put(b, &go, TGL_BF16, 3, rows, ones);
+        put(b, &norm, TGL_F32, 2, rows + 1, ones), put(b, &conv, TGL_F32, 2, SHAPE(HIDDEN, TAPS), minus);
+        put(b, &rstd, TGL_F32, 2, rows, rstds);
+        CHECK_OK(tgl_engram_short_conv_bwd(&x.t, &norm.t, &conv.t, NULL, &rstd.t, &go.t, NULL,
+                                           place(b, &grad_x, TGL_BF16, 3, rows, NULL), NULL, NULL, NULL, NULL, &params,
+                                           b->stream));
+        fetch(b, &grad_x, seen);
+        for (int i = 0; i < HIDDEN; i++)
+            CHECK_THAT(value(seen[HIDDEN + i]) == 1, "%s: column %d: %g", b->name, i, (double)value(seen[HIDDEN + i]));
+        tensor *const rest[] = { &x, &go, &norm, &conv, &rstd };
+        for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) discard(b, rest[i]);
+    }
+}
+
 TEST(devices_agree_to_the_bit)
 {
     check_same_bits("engram_short_conv_bwd", CASE_LINES(
