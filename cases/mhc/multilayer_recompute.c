@@ -112,7 +112,7 @@ const case_op multilayer_recompute_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=501 num_streams=2,4,8 hidden=2560,4096,7168,8192 ends_before_post=0,1",
                                    "num_tokens=70000 hidden=100 num_layers=3",
                                    "num_tokens=80000 hidden=7168 num_layers=2"),
-    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=7168,5120,4096,2560", "num_tokens=8192 hidden=7168",
+    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=7168,6144,5120,4096,2560,1280", "num_tokens=8192 hidden=7168",
                                     "num_tokens=128 hidden=7168"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 num_layers=2"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_comb_streams} hidden={hidden}"),

@@ -176,7 +176,7 @@ const case_op norm_fn_bwd_cases = {     /* num_rows=0: n (n + 2) */
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=300 hidden=1280 sums=normal,exact accumulate=1 weight=0,1"),
     .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096,8192 hidden=7168 accumulate=1 weight=0,1",
                                     "num_tokens=4096 hidden=7168", "num_tokens=128 hidden=7168 accumulate=1",
-                                    "num_tokens=4096 hidden=5120,4096,2560 accumulate=1",
+                                    "num_tokens=4096 hidden=6144,5120,4096,2560,1280 accumulate=1",
                                     "num_tokens=8192 hidden=2560 accumulate=1"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=64 accumulate=1",
                                       "num_tokens=64 hidden=7168,65 weight=0,1 accumulate=0,1",

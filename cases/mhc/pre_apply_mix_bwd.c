@@ -61,7 +61,7 @@ const case_op pre_apply_mix_bwd_cases = {
                                    "num_tokens=80000 hidden=7168", "num_tokens=70000 hidden=100"),
     .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=4096,8192 hidden=7168,5120,2560 accumulate=1",
-        "num_tokens=4096 hidden=4096,7168", "num_tokens=4096 hidden=4096 accumulate=1"),
+        "num_tokens=4096 hidden=4096,7168", "num_tokens=4096 hidden=6144,4096,1280 accumulate=1"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 accumulate=0,1"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} accumulate=0,1"),
 };
