@@ -243,8 +243,8 @@ DEV void load_vectors(const walk &k, const sources &from, u32 to)
 }
 
 /* Parts are not in one piece. On an H200 8192 rows of 5120 columns take 593 us with bulk copies, 643 with others, which are
- * slower for large pieces; 4096 of 7168 columns, whose pieces are small, 905 and 747. Of those so many rows may be on
- * their way while the next is asked for. */
+ * slower for large pieces; 4096 of 7168 columns, whose pieces are small, 905 and 747, with clusters that did not all fit at
+ * once. Of those so many rows may be on their way while the next is asked for. */
 enum { HAS_BULK = PARTS <= 2, AHEAD = HAS_BULK ? 0 : GATE_CONV_AHEAD };
 
 DEV void load_rows(const walk &k)

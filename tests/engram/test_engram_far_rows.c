@@ -2,45 +2,9 @@
  * Tokens, table rows and ring slots more than 2^32 elements apart: a case of every kernel that takes them, then the same
  * with one tensor moved; the outputs must have the same bits. There is no memory between the rows: on the CPU and the
  * emulated device they are pages of a range that is only reserved. */
-#include <sys/mman.h>
-
-#include "replay.h"
+#include "far.h"
 
 static const int64_t far = ((int64_t)1 << 32) + 8;      /* elements */
-
-static void adopt(const backend *b, void *p, size_t bytes)
-{
-    const tgl_driver_table *cu;
-    emuAdopt_function f;
-    if (!b->is_emulated) return;
-    REQUIRE(CHECK_OK(tgl_driver(&cu)));
-    *(void **)&f = dlsym(cu->handle, "emuAdopt");
-    CHECK(f(p, bytes));
-}
-
-/* NULL, and the test skips, if a GPU has too little memory. */
-static void *reserve(const backend *b, size_t bytes)
-{
-    void *p = NULL;
-    if (backend_is_cpu(b) || b->is_emulated) {
-        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (!CHECK(p != MAP_FAILED)) return NULL;
-        adopt(b, p, bytes);
-    } else if (backend_alloc(b, bytes, &p) != TGL_OK) {
-        test_skip("%s: %s", b->name, tgl_last_error());
-    }
-    return p;
-}
-
-static void release(const backend *b, void *p, size_t bytes)
-{
-    if (!backend_is_cpu(b) && !b->is_emulated) {
-        backend_free(b, p);
-        return;
-    }
-    adopt(b, p, 0);
-    munmap(p, bytes);
-}
 
 /* ---- rows of a tensor: its elements by the first dimension ---- */
 
@@ -114,7 +78,7 @@ static void move_rows(case_instance *k, const char *name)
     const size_t distance = (size_t)(far * t->element_bytes);
     const size_t bytes = (size_t)(t->shape[0] - 1) * distance + row_bytes(t);
     REQUIRE(t->shape[0] > 1);
-    char *rows = reserve(k->on, bytes);
+    char *rows = far_reserve(k->on, bytes);
     if (!rows) return;
     run_packed(k, outputs);
     for (int64_t r = 0; r < t->shape[0]; r++) {
@@ -130,7 +94,7 @@ static void move_rows(case_instance *k, const char *name)
     k->tensors[i].data = rows, k->tensors[i].byte_offset = 0, k->tensors[i].strides = strides;
     run_far(k, outputs, i, rows, distance);
     k->tensors[i] = was;
-    release(k->on, rows, bytes);
+    far_release(k->on, rows, bytes);
 }
 
 static void check_far(const char *op_name, const char *names, const char *line)
@@ -190,7 +154,7 @@ static void move_slots(case_instance *k)
     const int64_t before = far * ring->element_bytes / (int64_t)slot_bytes + 1;
     const size_t bytes = (size_t)(before + ring->shape[0]) * slot_bytes;
     REQUIRE(slots->dtype == TGL_I64);
-    char *slots_before = reserve(k->on, bytes);
+    char *slots_before = far_reserve(k->on, bytes);
     if (!slots_before) return;
     run_packed(k, outputs);
     char *const moved = slots_before + (size_t)before * slot_bytes, *contents = copy_of(k, ring, row_of(k, i, 0), slot_bytes);
@@ -207,7 +171,7 @@ static void move_slots(case_instance *k)
     k->tensors[i].data = slots_before, k->tensors[i].byte_offset = 0, k->tensors[i].shape = shape;
     run_far(k, outputs, i, moved, slot_bytes);
     k->tensors[i] = was;
-    release(k->on, slots_before, bytes);
+    far_release(k->on, slots_before, bytes);
 }
 
 static void check_far_slots(const char *op_name, const char *line)

@@ -2,10 +2,9 @@
  * tgl_engram_lookup, on every device of the tests. Written from the specification: rows of a table by index, zeros
  * where there is no such row, FP8 times its scale factor rounded to bf16. */
 #include <math.h>
-#include <sys/mman.h>
 
 #include "errors.h"
-#include "replay.h"
+#include "far.h"
 #include "tegula/engram.h"
 
 TESTS_OF_TABLE("engram_lookup")
@@ -140,16 +139,6 @@ TEST(packed_and_unpacked)
 enum { FAR_ROWS = 20, FAR_DIM = 32 };
 static const int64_t far = (int64_t)1 << 28;
 
-static void adopt(const backend *b, void *p, size_t bytes)
-{
-    const tgl_driver_table *cu;
-    emuAdopt_function f;
-    if (!b->is_emulated) return;
-    REQUIRE(CHECK_OK(tgl_driver(&cu)));
-    *(void **)&f = dlsym(cu->handle, "emuAdopt");
-    CHECK(f(p, bytes));
-}
-
 TEST(far_rows)
 {
     const size_t bytes = (size_t)(FAR_ROWS * far);
@@ -167,7 +156,7 @@ TEST(far_rows)
                 memory_of[k] = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             else if (backend_alloc(b, bytes, &memory_of[k]) != TGL_OK) SKIP("%s: %s", b->name, tgl_last_error());
             REQUIRE(memory_of[k] != MAP_FAILED);
-            adopt(b, memory_of[k], bytes);
+            far_adopt(b, memory_of[k], bytes);
             for (int r = 0; r < FAR_ROWS; r++) {
                 uint8_t line[FAR_DIM];
                 memset(line, k ? 127 + r : r + 1, sizeof line);
@@ -183,7 +172,7 @@ TEST(far_rows)
         check_contents(b, &out, want, "out");
         discard(b, &indices);
         for (int k = 0; k < 2; k++) {
-            adopt(b, memory_of[k], 0);
+            far_adopt(b, memory_of[k], 0);
             if (is_mapped) munmap(memory_of[k], bytes);
             else backend_free(b, memory_of[k]);
         }

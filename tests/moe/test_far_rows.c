@@ -2,47 +2,11 @@
  * Rows more than 2^32 elements apart: cases of every op that takes a row stride, with one tensor moved. There
  * is no memory between the rows: on the CPU and the emulated device they are two pages of a range that is
  * only reserved. */
-#include <sys/mman.h>
-
+#include "far.h"
 #include "support.h"
 
 enum { ROWS = 2, ELEMENT = 4 };
 static const int64_t far = ((int64_t)1 << 32) + 8;      /* elements from row to row */
-
-static void adopt(const backend *b, void *p, size_t bytes)
-{
-    const tgl_driver_table *cu;
-    emuAdopt_function f;
-    if (!b->is_emulated) return;
-    REQUIRE(CHECK_OK(tgl_driver(&cu)));
-    *(void **)&f = dlsym(cu->handle, "emuAdopt");
-    CHECK(f(p, bytes));
-}
-
-/* NULL, and the test skips, if a GPU has too little memory. */
-static void *reserve(const backend *b, size_t bytes)
-{
-    void *p = NULL;
-    if (backend_is_cpu(b) || b->is_emulated) {
-        p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (!CHECK(p != MAP_FAILED)) return NULL;
-        adopt(b, p, bytes);
-    } else if (backend_alloc(b, bytes, &p) != TGL_OK) {
-        test_skip("%s: %s", b->name, tgl_last_error());
-    }
-    return p;
-}
-
-static void release(const backend *b, void *p, size_t bytes)
-{
-    CHECK_OK(backend_wait(b, b->stream));
-    if (!backend_is_cpu(b) && !b->is_emulated) {
-        backend_free(b, p);
-        return;
-    }
-    adopt(b, p, 0);
-    munmap(p, bytes);
-}
 
 /* The case as it is, then with the rows of tensor `name` far apart. */
 static void check_instance(case_instance *k, const char *name)
@@ -53,7 +17,7 @@ static void check_instance(case_instance *k, const char *name)
     const case_tensor *t = &k->problem.tensors[i];
     REQUIRE(t->ndim == 2 && t->shape[0] == ROWS && t->element_bytes == ELEMENT);
     const size_t row_bytes = (size_t)t->shape[1] * ELEMENT, bytes = (size_t)far * ELEMENT + row_bytes;
-    char *rows = reserve(k->on, bytes);
+    char *rows = far_reserve(k->on, bytes);
     if (!rows) return;
     for (int64_t r = 0; r < ROWS; r++)
         CHECK_OK(backend_upload(k->on, rows + r * far * ELEMENT, case_element(t, (int64_t[]){ r, 0 }),
@@ -64,7 +28,7 @@ static void check_instance(case_instance *k, const char *name)
         CHECK_OK(case_call(k));
         verify(k, is_far, is_far ? "far rows" : "packed rows");
     }
-    release(k->on, rows, bytes);
+    far_release(k->on, rows, bytes);
 }
 
 static void check_far(const char *op_name, const char *name, const char *line)
