@@ -3,9 +3,9 @@
 which float32 holds exactly."""
 import math
 
-from ._rows import ROWS, name_of
+from ._rows import name_of, rows
 
-_FACES = {row.name: [name for name, _ in row.face or ()] for row in ROWS if row.adapts}
+_FACES = {row.name: [name for name, _ in row.face or ()] for row in rows() if row.adapts}
 
 
 def adapt(_op, *args, **kwargs):

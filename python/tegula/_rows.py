@@ -128,9 +128,21 @@ class Row:
                  None if is_packed(r) else tuple(map(evaluate, r.strides))) for r in chosen]
 
 
-ROWS = [Row(**row) for row in _tegula.table()]
+_exported = _tegula.table()
+_made = []
+
+
+def rows(glue=_tegula):
+    """The Rows of an extension. The package's own are made once and on first use: they take a tenth of its import, and
+    calls without torch and JAX need none."""
+    if glue is not _tegula:
+        return [Row(**row) for row in glue.table()]
+    if not _made:
+        _made.extend([Row(**row) for row in _exported])
+    return _made
 
 
 def functions(module):
     """{name: builtin} of a module's functions that have no wrapper in Python."""
-    return {row.name: getattr(_tegula, row.name) for row in ROWS if row.module == module and not row.is_wrapped}
+    return {row["name"]: getattr(_tegula, row["name"]) for row in _exported
+            if row["module"] == module and not row["is_wrapped"]}

@@ -8,7 +8,7 @@ from torch._library.autograd import Info, make_autograd_impl
 
 from . import _after_import, _tegula
 from ._gradients import GRADIENTS, no_gradient
-from ._rows import NAMES, Row, spread
+from ._rows import NAMES, rows, spread
 
 DTYPES = {key: getattr(torch, name) for key, name in NAMES.items() if hasattr(torch, name)}
 
@@ -216,8 +216,7 @@ def register(glue, namespace, gradients):
         return None
     library = torch.library.Library(namespace, "DEF")
     twins = {}
-    for exported in glue.table():
-        row = Row(**exported)
+    for row in rows(glue):
         raw = getattr(glue, row.name + "_raw")
         gradient = gradients.get(row.name) or no_gradient(row.name)
         twin, functions = _define(library, row, raw, _reader(glue, row), gradient)

@@ -11,9 +11,9 @@ import numpy
 
 from . import _tegula
 from ._adapt import adapt_call, is_to_adapt
-from ._rows import NAMES, ROWS, spread
+from ._rows import NAMES, rows, spread
 
-_ROWS = {row.name: row for row in ROWS}
+_ROWS = {row.name: row for row in rows()}
 _TARGET = "tegula_op"
 for _platform, _handler in _tegula.xla_handlers().items():
     jax.ffi.register_ffi_target(_TARGET, _handler, platform=_platform)

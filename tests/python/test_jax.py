@@ -15,10 +15,10 @@ numpy = pytest.importorskip("numpy")
 import tegula.jax                                               # noqa: E402
 from cases import IDS, Call, copies, tensors_in                  # noqa: E402
 from tegula import _tegula, moe, quant                          # noqa: E402
-from tegula._rows import ROWS                                   # noqa: E402
+from tegula._rows import rows                                   # noqa: E402
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() and jax.default_backend() == "gpu" else ["cpu"]
-KNOWN = {row.name: row for row in ROWS}
+KNOWN = {row.name: row for row in rows()}
 BITS = {torch.bfloat16: torch.int16, torch.float8_e4m3fn: torch.uint8}
 
 
