@@ -7,8 +7,8 @@ enum { GRAD_OUT, GRAD_X };
 
 static tgl_status setup(case_problem *c)
 {
-    rows_add(c, GRAD_OUT, "grad_out", CASE_IN, true);
-    rows_add(c, GRAD_X, "grad_x", CASE_OUT, false);
+    rows_add_of(c, GRAD_OUT, "grad_out", CASE_IN, true, case_dtype(c, "dtype"));
+    rows_add_of(c, GRAD_X, "grad_x", CASE_OUT, false, case_dtype(c, "dtype"));
     return rows_check(c);
 }
 
@@ -35,17 +35,20 @@ static void oracle(case_problem *c)
 }
 
 const case_op expand_bwd_cases = {
-    "mhc_expand_bwd", ROWS_CASE, setup, run, oracle, case_all_bytes, NULL,
+    "mhc_expand_bwd", ROWS_CASE " dtype=bf16", setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=1,3 num_streams=1,2,3,4,5,6,7,8 hidden=8,9", "num_tokens=0,2 num_streams=2,4 hidden=0,1,7,64,130",
         "num_tokens=2 hidden=2048,2056,7168,4097 values=special",
         "num_tokens=3 num_streams=3,4 hidden=64,65 layout=gaps,outside,same gap=1,8 offset=0,1,8 values=special",
-        "num_tokens=7 hidden=264"),
+        "num_tokens=7 hidden=264",
+        "num_tokens=3 num_streams=1,2,3,4,5,6,7,8 hidden=1,4,5,8,64,130 dtype=f16,f32 values=special",
+        "num_tokens=3 num_streams=3 hidden=64,65 layout=gaps,outside,same gap=1,2,8 offset=0,1,4,8 dtype=f16,f32 values=special",
+        "num_tokens=2 hidden=255,256,257,1024,1028,4097 dtype=f16,f32 values=special"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=1001 num_streams=2,4,8 hidden=1280,2560,4096,5120,7168,7680",
                                    "num_tokens=80000 hidden=7168", "num_tokens=70000 hidden=100"),
     .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=4096,8192 hidden=7168,5120,2560", "num_tokens=128 hidden=7168",
         "num_tokens=4096 hidden=6144,4096,1280"),
-    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 dtype=bf16,f16,f32"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden}"),
 };

@@ -7,8 +7,8 @@ enum { X, OUT };
 
 static tgl_status setup(case_problem *c)
 {
-    rows_add(c, X, "x", CASE_IN, false);
-    rows_add(c, OUT, "out", CASE_OUT, true);
+    rows_add_of(c, X, "x", CASE_IN, false, case_dtype(c, "dtype"));
+    rows_add_of(c, OUT, "out", CASE_OUT, true, case_dtype(c, "dtype"));
     return rows_check(c);
 }
 
@@ -25,7 +25,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
         for (int64_t i = 0; i < t[OUT].shape[1]; i++)
             for (int64_t k = 0; k < t[X].shape[1]; k++)
                 memcpy(case_element(&t[OUT], (int64_t[]){ token, i, k }), case_element(&t[X], (int64_t[]){ token, k }),
-                       2);
+                       (size_t)t[X].element_bytes);
 }
 
 static void oracle(case_problem *c)
@@ -34,12 +34,15 @@ static void oracle(case_problem *c)
 }
 
 const case_op expand_fwd_cases = {
-    "mhc_expand_fwd", ROWS_CASE, setup, run, oracle, case_all_bytes, NULL,
+    "mhc_expand_fwd", ROWS_CASE " dtype=bf16", setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=1,3 num_streams=1,2,3,4,5,6,7,8 hidden=8,9", "num_tokens=0,2 num_streams=2,4 hidden=0,1,7,64,130",
         "num_tokens=2 hidden=2048,2056,7168,4097 values=special",
         "num_tokens=3 num_streams=3,4 hidden=64,65 layout=gaps,outside gap=1,8 offset=0,1,8 values=special",
-        "num_tokens=7 hidden=264", "num_tokens=512,513 hidden=8,520 num_streams=2"),
+        "num_tokens=7 hidden=264", "num_tokens=512,513 hidden=8,520 num_streams=2",
+        "num_tokens=3 num_streams=1,4,8 hidden=1,4,5,8,64,130 dtype=f16,f32 values=special",
+        "num_tokens=3 num_streams=3 hidden=64,65 layout=gaps,outside gap=1,2,8 offset=0,1,4,8 dtype=f16,f32 values=special",
+        "num_tokens=2 hidden=1024,1028,4097 dtype=f16,f32 values=special"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=1001 num_streams=2,4,8 hidden=1280,2560,4096,5120,7168,7680",
                                    "num_tokens=80000 hidden=7168", "num_tokens=70000 hidden=100"),
     .lists[CASE_BENCH] = CASE_LINES(

@@ -32,14 +32,14 @@ typedef struct tgl_mhc_params {
  * in f32, in an order that depends on hidden alone (docs/mhc.md). Exact: CPU and CUDA agree bit for bit. */
 
 /* tgl_mhc_expand_fwd() - copies an embedding to all streams: out[t][i] = x[t], bit for bit. Since 0.1.
- *   x    in   bf16   [num_tokens, hidden]
- *   out  out  bf16   [num_tokens, num_streams, hidden] */
+ *   x    in   bf16, f16, f32   [num_tokens, hidden]
+ *   out  out  as x             [num_tokens, num_streams, hidden] */
 TGL_API tgl_status tgl_mhc_expand_fwd(const DLTensor *x, DLTensor *out, tgl_stream stream);
 
-/* tgl_mhc_expand_bwd() - the sum of streams: grad_x[t] = 0 + grad_out[t][0] + grad_out[t][1] ..., rounded once.
+/* tgl_mhc_expand_bwd() - the sum of streams: grad_x[t] = 0 + grad_out[t][0] + grad_out[t][1] ..., in f32, rounded once.
  * Since 0.1.
- *   grad_out  in   bf16   [num_tokens, num_streams, hidden]
- *   grad_x    out  bf16   [num_tokens, hidden] */
+ *   grad_out  in   bf16, f16, f32   [num_tokens, num_streams, hidden]
+ *   grad_x    out  as grad_out      [num_tokens, hidden] */
 TGL_API tgl_status tgl_mhc_expand_bwd(const DLTensor *grad_out, DLTensor *grad_x, tgl_stream stream);
 
 /* tgl_mhc_pre_apply_mix_fwd() - the input of a sublayer: out[t] = sum over i of mix[t][i] * x[t][i], from +0 by fma, in

@@ -5,10 +5,17 @@
 
 #include "mhc/common/rows.h"
 
+/* GRAD_TYPE: the dtype of both tensors. */
+#define EXPAND_BF16 0
+#define EXPAND_F16 1
+#define EXPAND_F32 2
+
+/* Strides and columns are of 2 bytes: of f32, a number is two columns. */
 typedef struct {
     rows_in grad_out;
     rows_out grad_x;
-    int64_t num_tokens, num_streams, hidden;
+    int64_t num_tokens, num_streams, columns;
+    int grad_type;
 } expand_bwd_args;
 
 #endif

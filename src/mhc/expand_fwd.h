@@ -5,10 +5,11 @@
 
 #include "mhc/common/rows.h"
 
+/* Bits are copied: strides and columns are of 2 bytes, whatever the dtype. */
 typedef struct {
     rows_in x;
     rows_out out;
-    int64_t num_tokens, num_streams, hidden;
+    int64_t num_tokens, num_streams, columns;
 } expand_fwd_args;
 
 #endif

@@ -9,10 +9,27 @@ TEST(all_codes)              /* of every code */
     enum { COUNT = 65536 };
     static uint16_t codes[COUNT], want[2 * COUNT];
     for (int i = 0; i < COUNT; i++) codes[i] = want[i] = want[COUNT + i] = (uint16_t)i;
+    FOR_BACKENDS(b)
+        for (int is_f16 = 0; is_f16 < 2; is_f16++) {
+            tensor x, out;
+            place(b, &x, is_f16 ? TGL_F16 : TGL_BF16, 2, SHAPE(1, COUNT), codes);
+            place(b, &out, is_f16 ? TGL_F16 : TGL_BF16, 3, SHAPE(1, 2, COUNT), NULL);
+            CHECK_OK(tgl_mhc_expand_fwd(&x.t, &out.t, b->stream));
+            check_contents(b, &out, want, "out");
+            discard(b, &x);
+        }
+}
+
+TEST(bits_of_floats)    /* signalling NaNs, their payloads, zeros of both signs, subnormals */
+{
+    const uint32_t x_bits[] = { 0x7f800001, 0xffc12345, 0x80000000, 0, 1, 0x807fffff, 0x7f800000 };
+    enum { COUNT = sizeof x_bits / sizeof *x_bits };
+    uint32_t want[3 * COUNT];
+    for (int i = 0; i < 3 * COUNT; i++) want[i] = x_bits[i % COUNT];
     FOR_BACKENDS(b) {
         tensor x, out;
-        place(b, &x, TGL_BF16, 2, SHAPE(1, COUNT), codes);
-        place(b, &out, TGL_BF16, 3, SHAPE(1, 2, COUNT), NULL);
+        place(b, &x, TGL_F32, 2, SHAPE(1, COUNT), x_bits);
+        place(b, &out, TGL_F32, 3, SHAPE(1, 3, COUNT), NULL);
         CHECK_OK(tgl_mhc_expand_fwd(&x.t, &out.t, b->stream));
         check_contents(b, &out, want, "out");
         discard(b, &x);
@@ -47,6 +64,37 @@ TEST(rounded_once)      /* and in order: what cancels leaves the rest */
     }
 }
 
+TEST(sums_of_floats)    /* in order from +0: 1 + 2^-24 is 1, twice; the one NaN; +0 - 0 is +0 */
+{
+    static const uint32_t grad[] = { 0x3f800000, 0xff800001, 0x80000000, /**/ 0x33800000, 0, 0x80000000,
+                                     /**/ 0x33800000, 0, 0x80000000 };
+    static const uint32_t want[] = { 0x3f800000, 0x7fffffff, 0 };
+    FOR_BACKENDS(b) {
+        tensor in, out;
+        place(b, &in, TGL_F32, 3, SHAPE(1, 3, 3), grad);
+        place(b, &out, TGL_F32, 2, SHAPE(1, 3), NULL);
+        CHECK_OK(tgl_mhc_expand_bwd(&in.t, &out.t, b->stream));
+        check_contents(b, &out, want, "grad_x");
+        discard(b, &in);
+    }
+}
+
+TEST(sums_of_f16)
+{
+    static const uint16_t grad[] = { 0x7bff, 0x3c00, 0x7bff, 0x7c01, 0x8000,        /* 65504  1      65504  NaN  -0 */
+                                     0x7bff, 0x0c00, 0x4c00, 0x0000, 0x8000,        /* 65504  2^-12  16     0    -0 */
+                                     0xfbff, 0xbc00, 0x0000, 0x3c00, 0x8000 };      /* -65504 -1     0      1    -0 */
+    static const uint16_t want[] = { 0x7bff, 0x0c00, 0x7c00, 0x7fff, 0 };           /* 65520 rounds to infinity */
+    FOR_BACKENDS(b) {
+        tensor in, out;
+        place(b, &in, TGL_F16, 3, SHAPE(1, 3, 5), grad);
+        place(b, &out, TGL_F16, 2, SHAPE(1, 5), NULL);
+        CHECK_OK(tgl_mhc_expand_bwd(&in.t, &out.t, b->stream));
+        check_contents(b, &out, want, "grad_x");
+        discard(b, &in);
+    }
+}
+
 TEST(graph)
 {
     check_replayed("mhc_expand_fwd", "num_tokens=3 hidden=264", 1);
@@ -63,7 +111,8 @@ TEST(errors)
 {
     check_errors(GOOD_CALL);
     check_errors(GOOD_CALL_BWD);
-    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "x: dtype is f16, want bf16");
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F64), "x: dtype is f64, want f16, bf16 or f32");
+    CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "out: dtype is bf16, want f16 as x");
     CHECK_ERROR(x[1].strides[1] = 4, "out: strides are [10, 4, 1], want 1 in the last dimension, and rows that do not "
                 "overlap");
 }

@@ -100,6 +100,9 @@ def mhc_cases(device):
     gate, comb = torch.rand(6, 3, device=device), torch.randn(6, 3, 3, device=device)
     yield "mhc_expand_fwd", y, 3
     yield "mhc_expand_bwd", x
+    for dtype in (torch.float16, torch.float32):
+        yield "mhc_expand_fwd", y.to(dtype), 3
+        yield "mhc_expand_bwd", x.to(dtype)
     yield "mhc_pre_apply_mix_fwd", x, gate
     yield "mhc_pre_apply_mix_bwd", y, x, gate
     yield "mhc_pre_apply_mix_bwd", y, x, gate, x.clone()

@@ -24,7 +24,7 @@ void mhc_put(case_tensor *t, const int64_t *index, double value)
     static const uint32_t nan = 0x7fffffff;
     static const uint16_t nan16 = 0x7fff;
     void *to = case_element(t, index);
-    if (value != value) memcpy(to, t->dtype == TGL_BF16 ? (const void *)&nan16 : &nan, (size_t)t->element_bytes);
+    if (value != value) memcpy(to, t->element_bytes == 2 ? (const void *)&nan16 : &nan, (size_t)t->element_bytes);
     else case_encode(t->dtype, value, to);
 }
 

@@ -6,7 +6,9 @@
 
 static void fill(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    static const double special[] = { INFINITY, -INFINITY, NAN, 0, -0.0, 1e-39, -1e-40, 3e38, -1e25, 1e-25 };
+    static const double wide[] = { INFINITY, -INFINITY, NAN, 0, -0.0, 1e-39, -1e-40, 3e38, -1e25, 1e-25 };
+    static const double of_f16[] = { INFINITY, -INFINITY, NAN, 0, -0.0, 3e-5, -6e-8, 65504, -33000, 1e-4 };
+    const double *special = t->dtype == TGL_F16 ? of_f16 : wide;
     case_fill_normal(c, t, seed);
     for (int64_t i = 0; i < t->slots && case_is(c, "values", "special"); i++)
         if (case_random_below(seed + 1, i, 100) == 0)
@@ -15,11 +17,16 @@ static void fill(const case_problem *c, case_tensor *t, uint64_t seed)
 
 case_tensor *rows_add(case_problem *c, int index, const char *name, case_role role, bool has_streams)
 {
+    return rows_add_of(c, index, name, role, has_streams, TGL_BF16);
+}
+
+case_tensor *rows_add_of(case_problem *c, int index, const char *name, case_role role, bool has_streams, tgl_dtype dtype)
+{
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "num_streams"), h = case_int(c, "hidden");
     const int layout = case_word(c, "layout", "packed gaps outside same");
     const int64_t row = h + (layout == 1 ? case_int(c, "gap") : 0);
-    case_tensor *made = has_streams ? case_add(c, index, name, role, TGL_BF16, 3, (int64_t[]){ t, n, h })
-                                    : case_add(c, index, name, role, TGL_BF16, 2, (int64_t[]){ t, h });
+    case_tensor *made = has_streams ? case_add(c, index, name, role, dtype, 3, (int64_t[]){ t, n, h })
+                                    : case_add(c, index, name, role, dtype, 2, (int64_t[]){ t, h });
     made->offset = case_int(c, "offset");
     made->strides[0] = !has_streams ? row : layout == 2 ? row : n * row + (layout == 1 ? case_int(c, "gap") : 0);
     if (has_streams) made->strides[1] = layout == 2 ? t * row : row;

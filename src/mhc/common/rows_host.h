@@ -7,7 +7,8 @@
 #include "cuda/op.h"
 #include "mhc/common/rows.h"
 
-#define ROWS_STREAMS "bf16[num_tokens, num_streams, hidden]"
+#define ROWS_STREAMS "bf16" ROWS_STREAMS_SHAPE
+#define ROWS_STREAMS_SHAPE "[num_tokens, num_streams, hidden]"
 
 static inline int64_t tgl_rows_stride(const DLTensor *t, int dim)
 {
@@ -20,6 +21,19 @@ static inline rows_in tgl_rows_in(const DLTensor *t)
 static inline rows_out tgl_rows_out(const DLTensor *t)
 {
     return (rows_out){ tgl_data(t), tgl_rows_stride(t, 0), t->ndim > 2 ? tgl_rows_stride(t, 1) : 0 };
+}
+
+/* Of elements of 2 or 4 bytes: strides count 2 bytes. */
+static inline int64_t tgl_rows_halves(const DLTensor *t) { return tgl_dtype_bits(t->dtype) / 16; }
+static inline rows_in tgl_rows_in_halves(const DLTensor *t)
+{
+    const rows_in r = tgl_rows_in(t);
+    return (rows_in){ r.data, tgl_rows_halves(t) * r.token, tgl_rows_halves(t) * r.stream };
+}
+static inline rows_out tgl_rows_out_halves(const DLTensor *t)
+{
+    const rows_out r = tgl_rows_out(t);
+    return (rows_out){ r.data, tgl_rows_halves(t) * r.token, tgl_rows_halves(t) * r.stream };
 }
 
 /* Row (t, i). Rows without columns have no memory. */
