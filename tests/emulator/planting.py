@@ -62,8 +62,9 @@ class Tests:
         """'' if the test program passes, else what was seen first. `blocks`: only blocks whose names contain one of these
         words; a word NAME=VALUE is a variable of the environment. `fault`: a folder from planted()."""
         preset, environment = modes[mode]
+        num_sms = 129 if re.fullmatch("test_(pre|norm_fn|norm_fn_parts)_fwd", program) else 17     # as tests/CMakeLists.txt
         build = self.folder / f"build-{preset}"
-        env = {**os.environ, "TEGULA_TEST_DEVICE": "cuda", "EMU_SEED": str(seed), "EMU_SMS": "17",
+        env = {**os.environ, "TEGULA_TEST_DEVICE": "cuda", "EMU_SEED": str(seed), "EMU_SMS": str(num_sms),
                "TEGULA_LIBCUDA": str(build / "lib/libcuda_emulated.so"),
                "TEGULA_LIBNVRTC": str(build / "lib/libnvrtc_emulated.so"), "TEGULA_CACHE_DIR": str(self.folder / "cache"),
                "TEGULA_TEST_SHARE": "0/1",      # all cases, and no kernel is compiled that none of them launches
