@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/status.h"
 #include "cuda/driver.h"
@@ -444,6 +445,7 @@ static int run(int argc, char **argv)
     if (against && tool_rows_read(against, &other) != TGL_OK)
         return tool_usage(&tool_bench, "--against: %s", tgl_last_error());
 
+    const bool is_new_page = html && access(html, F_OK) != 0;
     FILE *page = html ? fopen(html, "a") : NULL;        /* a path that cannot be written is known before measuring */
     if (html && !page) return tool_failed(&tool_bench, "--html: %s: %s", html, strerror(errno));
     if (page) fclose(page);
@@ -460,6 +462,7 @@ static int run(int argc, char **argv)
         code = TOOL_FAILED;
     if (b.rows.count && html && tool_report_html(html, &b.rows, against ? &other : NULL) != TGL_OK)
         code = tool_failed(&tool_bench, "--html: %s", tgl_last_error());
+    if (b.rows.count == 0 && is_new_page) remove(html);
     free(b.wanted);
     tool_rows_free(&b.rows);
     tool_rows_free(&other);

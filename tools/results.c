@@ -140,6 +140,13 @@ static bool read_row(const char *line, tool_row *row)
     return at[1 + strspn(at + 1, " \t\r\n")] == 0 && row->row[0];
 }
 
+/* Measurements of other programs (bench/python) lie beside ours in bench/results; their lines begin so. */
+static bool is_of_another_program(const char *line)
+{
+    const char begin[] = "{\"bench\":";
+    return !strncmp(skip(line), begin, sizeof begin - 1);
+}
+
 tgl_status tool_rows_read(const char *path, tool_rows *rows)
 {
     FILE *file = fopen(path, "r");
@@ -151,7 +158,7 @@ tgl_status tool_rows_read(const char *path, tool_rows *rows)
     while (ok && getline(&line, &room, file) >= 0) {
         tool_row row;
         number++;
-        if (line[strspn(line, " \t\r\n")] == 0) continue;
+        if (line[strspn(line, " \t\r\n")] == 0 || is_of_another_program(line)) continue;
         ok = read_row(line, &row);
         if (ok) tool_rows_add(rows, &row);
     }

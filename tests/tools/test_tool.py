@@ -604,6 +604,25 @@ def test_summary_of_a_page(tegula, tmp_path, rows):
     assert len([a for tag, a in page.elements if tag == "i" and a.get("class") == "peer"]) == 4
 
 
+def test_a_page_of_all_files_of_record(tmp_path):
+    """As README.md has it. Files of other programs lie there too; what they measured is no row."""
+    shutil.copytree(ROOT / "bench", tmp_path / "bench")
+    env = {**os.environ, "PATH": f"{TOOL.parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", ROOT / "tests/tools/record.sh"], cwd=tmp_path, env=env, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for path in (ROOT / "bench/results/h200").glob("*.jsonl") for line in path.open()]
+    assert done.stdout == f"report.html: {sum('op' in line for line in lines)} rows\n"
+    assert "(geometric mean of " in (tmp_path / "report.html").read_text()
+
+
+def test_no_page_without_rows(tegula, tmp_path):
+    """Nor is one harmed that was there."""
+    (tmp_path / "old.html").write_text("old")
+    for page in "new.html", "old.html":
+        assert tegula("bench", "transpose", "num_rows=64", "num_cols=128", "--device", "cpu", "--html", page).returncode == 2
+    assert not (tmp_path / "new.html").exists() and (tmp_path / "old.html").read_text() == "old"
+
+
 def test_a_page_that_cannot_be_written_is_known_before_measuring(tegula):
     begin = time.monotonic()
     done = tegula("bench", "transpose", "--device", "cpu", "--html", "nowhere/page.html")
