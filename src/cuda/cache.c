@@ -279,13 +279,19 @@ static bool get_from(int folder, const tgl_cache_key *key, bool mark, void **ima
     return found;
 }
 
-bool tgl_cache_get(const tgl_cache_key *key, void **image, size_t *bytes)
+bool tgl_cache_get_readonly(const tgl_cache_key *key, void **image, size_t *bytes)
 {
     place p;
-    int folder = open_readonly(&p);
+    const int folder = open_readonly(&p);
     if (folder < 0 && p.path[0]) report_refusal(p.path, p.reason);
-    if (get_from(folder, key, false, image, bytes)) return true;
-    folder = open_cache(false, &p);
+    return get_from(folder, key, false, image, bytes);
+}
+
+bool tgl_cache_get(const tgl_cache_key *key, void **image, size_t *bytes)
+{
+    if (tgl_cache_get_readonly(key, image, bytes)) return true;
+    place p;
+    const int folder = open_cache(false, &p);
     if (folder < 0 && p.path[0] && !p.is_missing) report_refusal(p.path, p.reason);
     return get_from(folder, key, true, image, bytes);
 }

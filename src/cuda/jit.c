@@ -15,6 +15,7 @@
 
 #include "core/cancel.h"
 #include "core/log.h"
+#include "cuda/driver.h"
 #include "cuda/nvrtc.h"
 #include "cuda/sha256.h"
 
@@ -319,18 +320,29 @@ static tgl_status compile(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image 
     return TGL_OK;
 }
 
-/* Without NVRTC, a cache that was filled elsewhere is still used: the kernel made by the newest version. */
-static bool get_of_any_version(const job *j, tgl_image *out)
+/* A cache that was filled elsewhere is used whichever NVRTC filled it: the kernel of the newest version that the driver
+ * loads. If this process may compile, only the read-only folder, which somebody filled so that it need not; its own
+ * folder then gets a kernel of the NVRTC that is here. */
+static bool get_of_any_version(const job *j, bool may_compile, tgl_image *out)
 {
+    bool (*const get)(const tgl_cache_key *, void **, size_t *) = may_compile ? tgl_cache_get_readonly : tgl_cache_get;
+    const bool is_driver_12 = tgl_driver_version() / 1000 == 12;    /* refuses images of 13: they come last */
     tgl_cache_key key;
     tgl_sha256 s;
     begin_key(j->source, j->macros, j->architecture, &s);
-    for (int major = 13; major >= 12; major--)
+    for (int i = 0; i < (is_driver_12 && may_compile ? 1 : 2); i++)
         for (int minor = 9; minor >= 0; minor--) {
-            end_key(s, major, minor, &key);
-            if (tgl_cache_get(&key, &out->image, &out->bytes)) return true;
+            end_key(s, is_driver_12 ? 12 + i : 13 - i, minor, &key);
+            if (get(&key, &out->image, &out->bytes)) return true;
         }
     return false;
+}
+
+static bool get_cached(const job *j, const tgl_cache_key *key, unsigned how, tgl_image *out)
+{
+    if (how & TGL_JIT_REBUILD) return false;
+    if (key && tgl_cache_get(key, &out->image, &out->bytes)) return true;
+    return get_of_any_version(j, key && (how & TGL_JIT_MAY_COMPILE) && tgl_get_jit_mode() != TGL_JIT_NEVER, out);
 }
 
 static tgl_status find_or_compile(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
@@ -349,8 +361,7 @@ static tgl_status find_or_compile(const tgl_source *source, const tgl_macro macr
     const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
     tgl_cache_key key;
     if (nvrtc) tgl_jit_key(source, macros, architecture, nvrtc->major, nvrtc->minor, &key);
-    if (!(how & TGL_JIT_REBUILD) &&
-        (nvrtc ? tgl_cache_get(&key, &out->image, &out->bytes) : get_of_any_version(&j, out))) {
+    if (get_cached(&j, nvrtc ? &key : NULL, how, out)) {
         tgl_log(TGL_LOG_INFO, "found %s in the cache", j.what);
         out->log = calloc(1, 1);
         if (out->log) return TGL_OK;

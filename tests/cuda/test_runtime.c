@@ -272,6 +272,66 @@ TEST(options_of_nvrtc_12_8) { WITH_NVRTC("12.8"); check_options(false); }
 TEST(options_of_nvrtc_12_9) { WITH_NVRTC("12.9"); check_options(true); }
 TEST(options_of_nvrtc_13_0) { WITH_NVRTC("13.0"); check_options(true); }
 
+static void put_scale(int factor, int nvrtc_major, int nvrtc_minor)
+{
+    const tgl_macro macros[TGL_MAX_MACROS] = { { "FACTOR", factor } };
+    tgl_cache_key key;
+    tgl_jit_key(&support_source, macros, "sm_90a", nvrtc_major, nvrtc_minor, &key);
+    char image[16];
+    CHECK(tgl_cache_put(&key, image, (size_t)snprintf(image, sizeof image, "%d.%d", nvrtc_major, nvrtc_minor)));
+}
+#define CHECK_SCALE(factor, want)                                                                          \
+    do {                                                                                                   \
+        tgl_image image_;                                                                                  \
+        REQUIRE(CHECK_OK(compile_scale(factor, &image_)));                                                 \
+        char text_[16] = "";                                                                               \
+        memcpy(text_, image_.image, image_.bytes < 15 ? image_.bytes : 15);                                \
+        CHECK_TEXT(text_, want);                                                                           \
+        tgl_image_free(&image_);                                                                           \
+    } while (0)
+
+/* What was filled so that nothing is compiled serves, whichever NVRTC is here: torch brings one along. In the own
+ * folder another version's kernels are found only where nothing may be compiled. */
+TEST(a_baked_folder_of_another_nvrtc)
+{
+    IN_CHILD("TEGULA_LIBCUDA=/nonexistent/libcuda.so.1", "TEGULA_LIBNVRTC=" TEGULA_RECORDING_NVRTC,
+             "TEGULA_TEST_NVRTC=12.8");
+    support_folder baked = support_folder_in("TEGULA_CACHE_READONLY"), own = support_folder_in("TEGULA_CACHE_DIR");
+    CHECK_OK(tgl_set_cache_dir(baked.path));
+    put_scale(2, 13, 0);
+    put_scale(3, 13, 0), put_scale(3, 12, 8);
+    CHECK_OK(tgl_set_cache_dir(own.path));
+    put_scale(4, 13, 0);
+    put_scale(5, 13, 0);
+    CHECK_SCALE(2, "13.0");
+    CHECK_SCALE(3, "12.8");                         /* that of the NVRTC that is here, if there is one */
+    CHECK_SCALE(4, "code");                         /* compiled */
+    CHECK_INT(tgl_compile_count(), 1);
+    CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
+    CHECK_SCALE(5, "13.0");
+    CHECK_INT(tgl_compile_count(), 1);
+    support_remove(baked.path);
+    support_remove(own.path);
+}
+
+/* A driver of CUDA 12 cannot load what an NVRTC of 13 has made. */
+TEST(a_baked_folder_for_a_driver_of_cuda_12)
+{
+    IN_CHILD("EMU_DRIVER=12080", "TEGULA_LIBNVRTC=" TEGULA_RECORDING_NVRTC, "TEGULA_TEST_NVRTC=12.4");
+    NEED_EMULATOR();
+    support_folder baked = support_folder_in("TEGULA_CACHE_READONLY"), own = support_folder_in("TEGULA_CACHE_DIR");
+    CHECK_OK(tgl_set_cache_dir(baked.path));
+    put_scale(2, 13, 0);
+    put_scale(3, 13, 0), put_scale(3, 12, 9);
+    CHECK_OK(tgl_set_cache_dir(own.path));
+    CHECK_SCALE(2, "code");
+    CHECK_SCALE(3, "12.9");
+    CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
+    CHECK_SCALE(3, "12.9");
+    support_remove(baked.path);
+    support_remove(own.path);
+}
+
 /* Callbacks run on the calling thread, in the order of the plan, whichever thread compiled. */
 typedef struct { pthread_t thread; char seen[128]; } callbacks;
 
