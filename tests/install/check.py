@@ -82,7 +82,7 @@ def nothing_else_is_installed():
 @check
 def documents_and_examples():
     folder = next(prefix.rglob("getting-started.md")).parent.parent
-    for name in ("LICENSE", "README.md", "CHANGELOG.md", "docs/moe.md", "examples/transpose.c"):
+    for name in ("LICENSE", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "docs/moe.md", "examples/transpose.c"):
         if not (folder / name).exists():
             raise RuntimeError(f"{name} is not installed")
     for header in prefix.rglob("*.h"):
