@@ -12,6 +12,7 @@
 #include "cases/case.h"
 #include "cuda/driver.h"
 #include "emulator/control.h"
+#include "pairs.h"
 #include "test.h"
 #include "wrapped_launch.h"
 
@@ -19,15 +20,36 @@
     for (int b##_i = 0; b##_i < 2; b##_i++) \
         for (const backend *b = backend_of_tests(b##_i); b; b = NULL)
 
-/* TEGULA_TEST_SHARE=1/3: on the emulated device only every third case of an op's list, from number 1 on. Kernels are
- * slow to compile there, and none is compiled that is not launched (launch_alone.c). Lines that a test has of its own are
- * not shared. */
-static inline void test_share(const backend *b, int64_t *first, int64_t *step)
+/* TEGULA_TEST_SHARE: on the emulated device only some cases of an op's list. Kernels are slow to compile there, and none is
+ * compiled that is not launched (launch_alone.c). Lines that a test has of its own are not shared.
+ *   1/3    every third, from number 1 on
+ *   pairs  few, which have every pair of values of two parameters that the list has */
+static inline uint64_t shared_values(const void *table, int v, int w)
 {
-    const char *text = getenv("TEGULA_TEST_SHARE");
-    *first = 0, *step = 1;
-    if (!text || !b->is_emulated) return;
-    REQUIRE(sscanf(text, "%" SCNd64 "/%" SCNd64, first, step) == 2 && *first >= 0 && *first < *step);
+    const case_params *cases = table;
+    uint64_t shared = 0;
+    for (int p = 0; p < cases[v].count; p++)
+        if (!strcmp(cases[v].item[p].value, cases[w].item[p].value)) shared |= (uint64_t)1 << p;
+    return shared;
+}
+
+/* A flag for each case of the list, which the caller frees. NULL: all. */
+static inline bool *choose_share(const case_op *op, const char *const *lines, const char *share)
+{
+    const int64_t n = case_count(lines);
+    int64_t first = 0, step = 1;
+    bool *is_chosen = calloc((size_t)n, sizeof *is_chosen);
+    if (!is_chosen) abort();
+    if (share && !strcmp(share, "pairs")) {
+        case_params *cases = calloc((size_t)n, sizeof *cases);
+        for (int64_t i = 0; cases && i < n; i++) CHECK_OK(case_at(op, lines, i, &cases[i]));
+        choose_pairs((int)n, shared_values, cases, is_chosen);
+        free(cases);
+        return is_chosen;
+    }
+    CHECK(!share || (sscanf(share, "%" SCNd64 "/%" SCNd64, &first, &step) == 2 && first >= 0 && first < step));
+    for (int64_t i = first; i < n; i += step) is_chosen[i] = true;
+    return is_chosen;
 }
 
 /* TEGULA_TEST_SEEDS=2: on the emulated device every case runs twice, with two orders of threads that depend on its own text
@@ -118,19 +140,18 @@ static inline bool is_wanted_case(const case_op *op, const case_params *params)
 static inline void check_lines(const char *op_name, const char *const *lines, const backend *b)
 {
     const case_op *op = case_find(op_name);
-    int64_t num_skipped = 0, first, step;
+    int64_t num_skipped = 0;
     REQUIRE(op && case_count(lines) > 0);
     const bool is_list = lines == op->lists[CASE_CHECK];
-    test_share(b, &first, &step);
-    if (!is_list) first = 0, step = 1;
-    for (int64_t i = first; i < case_count(lines); i += step) {
+    bool *is_chosen = choose_share(op, lines, is_list && b->is_emulated ? getenv("TEGULA_TEST_SHARE") : NULL);
+    for (int64_t i = 0; i < case_count(lines); i++) {
         case_params params;
         case_report report;
-        REQUIRE(CHECK_OK(case_at(op, lines, i, &params)));
-        if (!is_wanted_case(op, &params)) continue;
+        if (!is_chosen[i] || !CHECK_OK(case_at(op, lines, i, &params)) || !is_wanted_case(op, &params)) continue;
         if (check_case(op, &params, b, is_list, &report) == CASE_SKIPPED && num_skipped++ == 0)
             printf("  %s: case %" PRId64 " left out: %s\n", b->name, i, report.text);
     }
+    free(is_chosen);
     if (num_skipped) printf("  %s: %" PRId64 " cases left out\n", b->name, num_skipped);
 }
 

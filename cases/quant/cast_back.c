@@ -84,7 +84,8 @@ const case_op cast_back_cases = {
         "num_rows=6 num_cols=256 format=e4m3,e2m1 dtype=bf16,f32 layout=half,gap,repeated offset=0,1 "
         "values=mixed",
         "num_rows=3 num_cols=256 format=e4m3,e2m1 dtype=bf16,f32 offset=0,4 out_offset=1,2 values=mixed",
-        "num_rows=3 num_cols=64 format=e2m1 pairs=i8,u8"),
+        "num_rows=3 num_cols=64 format=e2m1 pairs=i8,u8",
+        "num_rows=2 num_cols=100 x_sf=packed values=mixed"),    /* a size of its own: in every choice of pairs */
     .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4001 " QUANT_HIDDEN_SIZES "format=e4m3,e2m1 dtype=bf16,f32 x_num_per_channels=128,0 "
         "x_sf=row,packed",

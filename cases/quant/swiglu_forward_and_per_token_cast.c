@@ -219,7 +219,8 @@ const case_op swiglu_forward_and_per_token_cast_cases = {
         /* rows of one factor, with one to eight vectors a thread, and with none; odd blocks of pairs */
         "num_rows=3 num_cols=1096,2050,2056,4104 num_per_channels=0 dtype=bf16,f32 clamp=0.5 count=1 "
         "skip=2 values=mixed",
-        "num_rows=3 num_cols=130,1096 format=e2m1 num_per_channels=0,7,16 dtype=bf16,f32 offset=0,1"),
+        "num_rows=3 num_cols=130,1096 format=e2m1 num_per_channels=0,7,16 dtype=bf16,f32 offset=0,1",
+        "num_rows=2 num_cols=384 num_per_channels=0 clamp=0.5"),    /* a size of its own: in every choice of pairs */
     .lists[CASE_SLOW] = CASE_LINES(
         "num_rows=4000 num_cols=1024,1280,1536,2048,3072,3584 weights=0,6 skip=0,5 "
         "num_per_channels=128,0 round=1 clamp=none,10,0.5",

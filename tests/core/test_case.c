@@ -8,6 +8,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "cases.h"
 #include "core/status.h"
 #include "test.h"
 
@@ -418,6 +419,39 @@ TEST(every_case_of_every_list)      /* can be made; names are unique within a li
                            labels[k]);
             free(labels);
         }
+}
+
+static bool has_both(const case_params *a, const case_params *b, int i, int j)
+{
+    return !strcmp(a->item[i].value, b->item[i].value) && !strcmp(a->item[j].value, b->item[j].value);
+}
+
+TEST(pairs)             /* TEGULA_TEST_SHARE=pairs leaves out no pair of values, and many cases */
+{
+    static const char *const names[] = { "transpose", "moe_route", "quant_cast_back", "engram_lookup" };
+    for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
+        const case_op *op = case_find(names[k]);
+        const char *const *lines = op->lists[CASE_CHECK];
+        const int64_t n = case_count(lines);
+        case_params *cases = calloc((size_t)n, sizeof *cases);
+        bool *is_chosen = choose_share(op, lines, "pairs");
+        int64_t num_chosen = 0, num_missing = 0;
+        for (int64_t v = 0; v < n; v++) {
+            CHECK_OK(case_at(op, lines, v, &cases[v]));
+            num_chosen += is_chosen[v];
+        }
+        for (int64_t v = 0; v < n; v++)
+            for (int i = 0; i < cases[v].count; i++)
+                for (int j = 0; j < i; j++) {
+                    int64_t w = 0;
+                    while (w < n && !(is_chosen[w] && has_both(&cases[v], &cases[w], i, j))) w++;
+                    num_missing += w == n;
+                }
+        CHECK_INT(num_missing, 0);
+        CHECK_THAT(num_chosen > 0 && num_chosen < n, "%s: %" PRId64 " of %" PRId64, op->name, num_chosen, n);
+        free(cases);
+        free(is_chosen);
+    }
 }
 
 TEST(bytes_moved)       /* of the specification: 2 * elements * size */

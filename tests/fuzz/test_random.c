@@ -40,7 +40,7 @@ TEST(random_cases)
     const char *seed = getenv("EMU_SEED");
     FOR_BACKENDS(b)
     {
-        const int64_t calls = (b->is_emulated ? 20 : 200) * (test_slow() ? 50 : 1);
+        const int64_t calls = b->is_emulated ? (test_slow() ? 1000 : 6) : (test_slow() ? 10000 : 200);
         counts all = { 0 };
         for (int o = 0; (op = case_op_at(o)); o++) {
             counts n = { .may_compile = tgl_compile_count() + (b->is_emulated && !test_slow() ? 0 : 12) };

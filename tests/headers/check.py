@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Headers compile alone, twice in a row, as C11 and (those that users or kernels read) as C++17, with gcc and with clang;
-the public ones also for a reader who makes every pedantic warning an error. Then all ways to meet DLPack's own header.
+"""Headers compile alone, twice in a row, as C11 and (those that users or kernels read) as C++17: the public ones with gcc
+and with clang, for a reader who makes every pedantic warning an error; internal ones with one compiler, as the other builds
+all that includes them. Then all ways to meet DLPack's own header.
 
     python3 check.py SOURCE_FOLDER
 """
@@ -65,11 +66,12 @@ with tempfile.TemporaryDirectory() as scratch:
         dlpacks["torch's DLPack"] = pathlib.Path(scratch)
 
     use = "int64_t elements(const DLTensor *t);\nint64_t elements(const DLTensor *t) { return t->shape[t->ndim - 1]; }\n"
-    for compiler, language in itertools.product(list(found_compilers()), languages):
+    compilers = list(found_compilers())
+    for compiler, language in itertools.product(compilers, languages):
         for header in public:
             include = f'#include "tegula/{header.name}"\n'
             compiles(f"tegula/{header.name} alone", compiler, language, include * 2, strict)
-        for header in internal + (c_only if language == "c" else []):
+        for header in (internal + (c_only if language == "c" else [])) * (compiler == compilers[0]):
             include = f'#include "{header}"\n'
             compiles(f"{header.relative_to(root)} alone", compiler, language, include * 2, ours)
         ours_first = '#include "tegula/tegula.h"\n'

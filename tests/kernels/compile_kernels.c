@@ -5,8 +5,9 @@
  *
  *      *   local     up to 64 bytes a thread: why
  *
- * For sm_90a enough variants are compiled that every pair of macros takes every pair of values that occurs; for other
- * architectures, the first variant of each kernel; in the slow set, all variants. One block per architecture: `compile_kernels sm_90a`.
+ * For sm_90a enough variants are compiled that every pair of macros takes every pair of values that occurs; for sm_80, the
+ * first variant of each kernel; for the others, that of a share of the kernels; in the slow set, all variants for all. One
+ * block per architecture: `compile_kernels sm_90a`.
  *
  * Kernels that passed are kept in the folder TEGULA_TEST_CHECKED, if it is set, and are not compiled again while source,
  * macros, options and NVRTC stay the same. */
@@ -20,6 +21,7 @@
 #include "cases/case.h"
 #include "cuda/jit.h"
 #include "cuda/nvrtc.h"
+#include "pairs.h"
 
 enum { MAX_VARIANTS = 4096 };
 static struct { tgl_kernel kernel; char macros[TGL_MACRO_TEXT_BYTES]; } variants[MAX_VARIANTS];
@@ -183,53 +185,55 @@ static void check_coverage(void)
 }
 
 /* A bit for each macro of variant v that has the same value in variant w of the same kernel. */
-static uint32_t shared_macros(int v, int w)
+static uint64_t shared_macros(int v, int w)
 {
-    uint32_t shared = 0;
+    uint64_t shared = 0;
     for (int i = 0; i < TGL_MAX_MACROS; i++) {
         const tgl_macro *a = &variants[v].kernel.macros[i];
         for (int j = 0; j < TGL_MAX_MACROS && a->name; j++) {
             const tgl_macro *b = &variants[w].kernel.macros[j];
-            if (b->name && !strcmp(a->name, b->name) && a->value == b->value) shared |= 1u << i;
+            if (b->name && !strcmp(a->name, b->name) && a->value == b->value) shared |= (uint64_t)1 << i;
         }
     }
     return shared;
 }
 
-typedef enum { FIRST_VARIANTS, NEW_PAIRS, ALL_VARIANTS } extent;
+/* ---- which variants ---- */
+
+/* Architectures with the same features share the kernels among them: each compiles every second or fourth. */
+typedef struct { bool every_pair; int first, step; } extent;
 static bool is_wanted[MAX_VARIANTS];
 
-static bool is_first(int v)             /* of its kernel */
+static int number_of_kernel(const char *name)       /* the same for all architectures */
 {
-    for (int w = 0; w < v; w++)
-        if (!strcmp(variants[w].kernel.name, variants[v].kernel.name)) return false;
-    return true;
+    int i = 0;
+    while (i < tgl_num_embedded && strcmp(tgl_embedded[i].name, name)) i++;
+    return i;
 }
 
-/* The first variant of each kernel; then, for pairs, greedily the one with the most pairs of values that no chosen one has.
- * That takes 427 of 1338; every variant with a new pair, in order of the lists, would be 744. */
+static uint64_t shared_by_variants(const void *table, int v, int w)
+{
+    const int *of_kernel = table;
+    return shared_macros(of_kernel[v], of_kernel[w]);
+}
+
+/* The first variant of each kernel; or so many that every pair of macros takes every pair of values that occurs. */
 static void choose(extent wanted)
 {
-    static uint32_t met[MAX_VARIANTS][TGL_MAX_MACROS];      /* bit j of met[v][i]: macros i and j of v have met */
-    memset(met, 0, sizeof met);
-    for (int v = 0; v < num_variants; v++) is_wanted[v] = wanted == ALL_VARIANTS || is_first(v);
-    for (int first = 0; first < num_variants && wanted == NEW_PAIRS; first++) {
-        if (!is_first(first)) continue;
-        const char *name = variants[first].kernel.name;
-        for (int next = first, most = 1; most;) {
-            const int chosen = next;
-            is_wanted[chosen] = true;
-            most = 0;
-            for (int v = first; v < num_variants; v++) {
-                if (strcmp(variants[v].kernel.name, name)) continue;
-                const uint32_t all = shared_macros(v, v), shared = shared_macros(v, chosen);
-                int new_pairs = 0;
-                for (int i = 0; i < TGL_MAX_MACROS; i++) {
-                    if (shared >> i & 1) met[v][i] |= shared;
-                    if (all >> i & 1) new_pairs += __builtin_popcount(all & ~met[v][i]);
-                }
-                if (new_pairs > most) most = new_pairs, next = v;
-            }
+    static int of_kernel[MAX_VARIANTS];
+    static bool is_listed[MAX_VARIANTS], is_chosen[MAX_VARIANTS];
+    memset(is_listed, 0, sizeof is_listed);
+    memset(is_wanted, test_slow(), sizeof is_wanted);
+    for (int first = 0; first < num_variants; first++) {
+        if (is_listed[first]) continue;
+        int n = 0;
+        for (int v = first; v < num_variants; v++)
+            if (!strcmp(variants[v].kernel.name, variants[first].kernel.name)) is_listed[of_kernel[n++] = v] = true;
+        if (wanted.every_pair) {
+            choose_pairs(n, shared_by_variants, of_kernel, is_chosen);
+            for (int v = 0; v < n; v++) is_wanted[of_kernel[v]] |= is_chosen[v];
+        } else {
+            is_wanted[first] |= number_of_kernel(variants[first].kernel.name) % wanted.step == wanted.first;
         }
     }
 }
@@ -265,15 +269,15 @@ static void compile_all(const char *architecture, extent wanted)
     CHECK(compiled + known > 0);
 }
 
-#define ARCHITECTURE(name, wanted) TEST(name) { compile_all(#name, test_slow() ? ALL_VARIANTS : (wanted)); }
-ARCHITECTURE(sm_80, FIRST_VARIANTS)
-ARCHITECTURE(sm_86, FIRST_VARIANTS)
-ARCHITECTURE(sm_89, FIRST_VARIANTS)
-ARCHITECTURE(sm_90a, NEW_PAIRS)
-ARCHITECTURE(sm_100a, FIRST_VARIANTS)
-ARCHITECTURE(sm_103a, FIRST_VARIANTS)
-ARCHITECTURE(sm_120a, FIRST_VARIANTS)
-ARCHITECTURE(sm_121a, FIRST_VARIANTS)
+#define ARCHITECTURE(name, ...) TEST(name) { compile_all(#name, (extent){ __VA_ARGS__ }); }
+ARCHITECTURE(sm_90a, .every_pair = true)
+ARCHITECTURE(sm_80, .step = 1)
+ARCHITECTURE(sm_100a, .first = 0, .step = 2)
+ARCHITECTURE(sm_103a, .first = 1, .step = 2)
+ARCHITECTURE(sm_86, .first = 0, .step = 4)      /* this and the next have 100 KiB of shared memory */
+ARCHITECTURE(sm_120a, .first = 1, .step = 4)
+ARCHITECTURE(sm_89, .first = 2, .step = 4)
+ARCHITECTURE(sm_121a, .first = 3, .step = 4)
 
 /* The checks above can fail: they see an array in local memory, and more live values than registers. */
 TEST(spills_are_seen)

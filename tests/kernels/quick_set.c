@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT
  * quick_set.c - a few cases per op that launch all of its kernels, with every value of macros that have few (flags,
  * formats): few enough to run under compute-sanitizer (tests/sanitize) and MSan. They are chosen greedily from the op's
- * lists, by dry calls. A second test shows that the lists of checks launch every kernel, not only compile it. */
+ * lists, by dry calls. A second test shows that the lists of checks, and what `make test` runs of them on the emulated device,
+ * launch every kernel, not only compile it. */
 #include "test.h"
 
 #include <stdlib.h>
 
+#include "cases.h"
 #include "cases/random.h"
 #include "cuda/jit.h"
 #include "wrapped_launch.h"
@@ -306,7 +308,9 @@ TEST(lists_of_checks)
     for (int i = 0; (op = case_op_at(i)); i++) {
         if (op->has_no_kernel) continue;
         num_facts = 0;
+        bool *is_chosen = choose_share(op, op->lists[CASE_CHECK], test_slow() ? NULL : "pairs");
         for (int64_t n = 0; n < case_count(op->lists[CASE_CHECK]); n++) {
+            if (!is_chosen[n]) continue;
             REQUIRE(CHECK_OK(case_at(op, op->lists[CASE_CHECK], n, &params)));
             set_num_sms(uses_all_sms(op) ? FEW_SMS : 4);
             REQUIRE(CHECK_OK(call_dry(op, &params, &elements)));
@@ -314,6 +318,7 @@ TEST(lists_of_checks)
             set_num_sms(0);
             REQUIRE(CHECK_OK(call_dry(op, &params, &elements)));
         }
+        free(is_chosen);
         CHECK_OK(tgl_prepare_begin(0, "sm_90a"));
         for (int64_t n = 0; n < case_count(op->lists[CASE_KERNELS]); n++) {
             REQUIRE(CHECK_OK(case_at(op, op->lists[CASE_KERNELS], n, &params)));
