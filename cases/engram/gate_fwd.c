@@ -118,7 +118,8 @@ const case_op gate_fwd_cases = {
         "num_tokens=133 num_streams=4 hidden=64 mask=some output=same save=0",
         "num_tokens=31 num_streams=1 hidden=4096,4104 values=zeros",
         /* more streams than a ring has blocks, where SMs are few */
-        "num_tokens=1 num_streams=37 hidden=5120,7168 mask=none,all"),
+        "num_tokens=1 num_streams=37 hidden=64,2056,5120,7168 mask=none,all",
+        "num_tokens=3 num_streams=6 hidden=6152 save=0,1 mask=some"),    /* and more rows than are resident at once */
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=4001 hidden=2048,2560,3072,4096,6144,7168 mask=none,some",
         "num_tokens=8001 hidden=2560,5120,7168 weights=bf16 layout=kv output=same save=0",

@@ -73,9 +73,10 @@ tgl_signature tgl_engram_gate_fwd_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* ROW has a block for every row, which it holds in registers; RING has blocks that stay on one stream, so that its
- * weights are loaded once, while bulk copies bring the next rows; ANY reads a row twice, column by column. */
-enum { RING, ROW, ANY, NUM_KERNELS };
+/* FEW has a block for every row, all resident at once; RING has blocks that stay on one stream, so that its weights are
+ * loaded once, while bulk copies bring the next rows; ROW has a block for every row, which it holds in registers; ANY
+ * reads a row twice, column by column. */
+enum { FEW, RING, ROW, ANY, NUM_KERNELS };
 
 static int64_t vectors_of(const problem *p) { return tgl_ceil_div(p->hidden, GATE_VECTOR); }
 static int ring_threads(const problem *p)
@@ -90,6 +91,9 @@ static int plan(const void *context, tgl_kernel *kernels)
     const int64_t row_vectors = tgl_ceil_div(vectors_of(p), GATE_SLOTS);
     const int64_t ring_vectors = tgl_ceil_div(vectors_of(p), ring_threads(p));
     const bool is_whole = p->hidden % GATE_VECTOR == 0;
+    const bool is_few = is_whole && ring_vectors <= GATE_FEW_VECTORS && p->hidden > 0;
+    kernels[FEW] = (tgl_kernel){ is_few ? "engram/gate_fwd_few" : NULL,
+        { kind, center, { "THREADS", ring_threads(p) }, { "COUNT", vectors_of(p) } } };
     kernels[RING] = (tgl_kernel){ is_whole && ring_vectors <= GATE_RING_VECTORS ? "engram/gate_fwd_ring" : NULL,
         { kind, center, { "THREADS", ring_threads(p) }, { "VECTORS", ring_vectors } } };
     kernels[ROW] = (tgl_kernel){ is_whole && row_vectors <= GATE_ROW_VECTORS ? "engram/gate_fwd" : NULL,
@@ -121,6 +125,27 @@ static bool can_ring(const void *context, const tgl_target *target)
            ring_blocks(p, target) * target->num_sms >= p->num_streams;
 }
 
+/* Rows that are resident at once. */
+static int64_t few_rows(const problem *p, const tgl_target *target)
+{
+    const int64_t room = target->max_smem_per_block / (stage_bytes(p) + 2048);
+    return tgl_min(GATE_FEW_THREADS / ring_threads(p), room) * target->num_sms;
+}
+
+static bool can_few(const void *context, const tgl_target *target)
+{
+    const problem *p = context;
+    return target->architecture >= 90 && has_vectors(p, target) && p->num_streams <= few_rows(p, target) &&
+           p->num_tokens * p->num_streams <= few_rows(p, target);
+}
+
+static tgl_shape few_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    return (tgl_shape){ { p->num_tokens * p->num_streams }, .block = ring_threads(p), .shared_bytes = stage_bytes(p),
+                        TGL_ARGS(*p) };
+}
+
 static bool ring_pays(const void *context, const tgl_target *target)
 {
     const problem *p = context;
@@ -148,7 +173,8 @@ static tgl_shape row_shape(void *context, const tgl_target *target)
     return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens * p->num_streams, GATE_SLOTS), p, sizeof *p);
 }
 
-static const tgl_op OP = { cpu, plan, { [RING] = { can_ring, ring_pays, ring_shape },
+static const tgl_op OP = { cpu, plan, { [FEW] = { can_few, NULL, few_shape },
+                                        [RING] = { can_ring, ring_pays, ring_shape },
                                         [ROW] = { has_vectors, NULL, row_shape },
                                         [ANY] = { NULL, NULL, row_shape } } };
 

@@ -13,7 +13,8 @@ static_assert(VECTORS >= 0 && VECTORS <= GATE_ROW_VECTORS, "VECTORS is 0..GATE_R
 typedef struct { const u16 *x, *k, *v; u16 *out; i64 h; } row;
 
 #if VECTORS > 0
-/* Everything is loaded before anything is used. */
+/* Everything is loaded before anything is used. Results are stored as what nobody reads soon: 4096 x 4 rows of 7168
+ * columns in place take 191 us on an H200, else 196. */
 DEV void run(const gate_fwd_args &a, const row &r, i64 index, bool is_masked, float4 *groups)
 {
     const int tid = (int)threadIdx.x, count = (int)(a.hidden / GATE_VECTOR);
@@ -36,7 +37,7 @@ DEV void run(const gate_fwd_args &a, const row &r, i64 index, bool is_masked, fl
 #pragma unroll
         for (int i = 0; i < VECTORS; i++) {
             const int c = tid + i * THREADS;
-            if (c < count) store_u32x4(r.out + c * GATE_VECTOR, masked_result(x[i], a.has_residual));
+            if (c < count) store_stream_u32x4(r.out + c * GATE_VECTOR, masked_result(x[i], a.has_residual));
         }
         return;
     }
@@ -56,7 +57,7 @@ DEV void run(const gate_fwd_args &a, const row &r, i64 index, bool is_masked, fl
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         const int c = tid + i * THREADS;
-        if (c < count) store_u32x4(r.out + c * GATE_VECTOR, result_of(x[i], v[i], gate, a.has_residual));
+        if (c < count) store_stream_u32x4(r.out + c * GATE_VECTOR, result_of(x[i], v[i], gate, a.has_residual));
     }
 }
 #else

@@ -27,10 +27,14 @@ typedef struct {
 #define GATE_RING_SHORT 4096
 #define GATE_RING_FEW_THREADS 128
 #define GATE_RING_MANY_THREADS 256
+/* gate_fwd_few, which has as many threads: of an SM, at most; vectors of a thread, at most. */
+#define GATE_FEW_THREADS 1024
+#define GATE_FEW_VECTORS 4
 
 /* Measured on an H200 (2026-11). Rows of 2560 columns: gate_fwd_ring takes 73 us for 16,384 rows, gate_fwd 91, and for
- * 4 and 64 rows they are alike. Rows of 7168: gate_fwd takes 191 us for 16,384 rows, gate_fwd_ring 196, but 3.3 instead
- * of 4.1 for 4 rows and 10.0 instead of 12.7 for 512. */
+ * 4 and 64 rows they are alike. Rows of 7168: gate_fwd takes 191 us for 16,384 rows, gate_fwd_ring 196, but 10.1 instead
+ * of 12.7 for 512. gate_fwd_few takes 9.1 for these, and 2.7 instead of 3.2 for 4; 512 rows of 2560 columns take 4.9
+ * instead of 5.5. */
 #define GATE_RING_ROWS 264              /* of up to GATE_RING_SHORT columns: gate_fwd_ring from so many rows on */
 #define GATE_RING_LONG 6144             /* of so many columns and more: gate_fwd_ring ... */
 #define GATE_RING_MANY 4096             /* ... for fewer rows than this */
