@@ -171,7 +171,7 @@ static tgl_shape shape_of(problem *p, const tgl_target *target, int element_byte
     p->max_longs = (uint32_t)(n / (LOOKUP_CHUNK + 1));
     p->part = (uint32_t)tgl_ceil_div(n, sorters);
     p->num_sorters = (uint32_t)sorters;
-    p->capacity = (uint32_t)tgl_min(tgl_min(CAPACITY, room), tgl_max(n, 2 * threads));
+    p->capacity = (uint32_t)tgl_min(tgl_min(CAPACITY, room), tgl_max(n, 2 * LOOKUP_BWD_SAMPLES * threads));
     p->by_columns = tgl_divisor_of(tgl_max(1, p->num_columns));
     p->has_vectors = has_vectors(p, element_bytes);
     return (tgl_shape){ { blocks }, .block = threads, .cooperative = true, TGL_ARGS(*p),

@@ -10,6 +10,7 @@
 #define LOOKUP_BWD_THREADS 512
 #define LOOKUP_BWD_FEW_THREADS 256  /* of a block that has few positions */
 #define LOOKUP_BWD_SORTERS 160      /* blocks that sort, at most */
+#define LOOKUP_BWD_SAMPLES 2        /* positions of a thread that tell where rows are */
 #define LOOKUP_BWD_BUFFERS 3        /* of entries: by bucket; sorted; for what shared memory has no room */
 /* Bytes of shared memory: sort.cuh's counts; two times eight chunks of 32 columns a warp. */
 #define LOOKUP_BWD_COUNT_BYTES(threads) ((threads) / 32 * 256 * 4)
