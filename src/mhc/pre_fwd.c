@@ -185,7 +185,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     const bool is_tuned = has_stream(a->num_streams, a->hidden, a->num_rows);
     kernels[SPLIT] = (tgl_kernel){ is_tuned ? "mhc/pre_fwd_split" : NULL, { pieces, segments, rows, groups, weight, parts } };
     kernels[STREAM] = (tgl_kernel){ is_tuned && !a->has_weight ? "mhc/pre_fwd_stream" : NULL,
-                                    { pieces, segments, rows, groups, parts } };
+                                    { pieces, segments, rows, groups, parts, { "NORM", a->is_normed } } };
     kernels[VECTORS] = (tgl_kernel){ a->hidden % ROWS_UNIT ? NULL : "mhc/pre_fwd",
                                      { streams, rows, segments, weight, groups, parts, { "HAS_VECTORS", 1 } } };
     kernels[ANY] = (tgl_kernel){ "mhc/pre_fwd",
@@ -216,10 +216,10 @@ static bool fits_stream(const void *context, const tgl_target *target)
     const pre_fwd_args *a = &((const pre_problem *)context)->args;
     const rows_in *r = &a->residual;
     return target->architecture >= 90 && target->architecture < 120 && target->num_sms >= a->segments &&
-           has_vectors(context, target) && !a->is_normed &&
+           has_vectors(context, target) &&
            r->stream > 0 && r->stream < (int64_t)1 << 38 && r->token >= 0 && r->token < (int64_t)1 << 38 &&
            (r->token > 0 || a->num_tokens == 1) && a->num_tokens < (int64_t)1 << 31 &&
-           target->max_smem_per_block >= PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows);
+           target->max_smem_per_block >= PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->is_normed);
 }
 
 static bool pays_stream(const void *context, const tgl_target *target)
@@ -266,7 +266,7 @@ static tgl_shape stream_shape(void *context, const tgl_target *target)
     p->otherwise = (tgl_other_launch){ VECTORS, &p->any };
     const int64_t clusters = tgl_strided_grid(tgl_min(tiles, target->num_sms / a->segments), INT32_MAX);
     return (tgl_shape){ { a->segments * clusters }, .block = PRE_STREAM_THREADS, .cluster = (int)a->segments,
-                        .shared_bytes = PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows),
+                        .shared_bytes = PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->is_normed),
                         .is_cut = true, .copied = &p->copied, .otherwise = &p->otherwise, TGL_ARGS(p->stream) };
 }
 

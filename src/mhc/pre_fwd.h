@@ -60,19 +60,32 @@ TGL_INLINE float pre_normed(float v, float rstd, float weight) { return (v * rst
 #define PRE_STREAM_MAX_PIECES 7             /* more do not fit into registers: 24 a piece */
 #define PRE_STREAM_MIN_SEGMENTS 4
 #define PRE_STREAM_ROW_TILES(rows) (((rows) + 7) / 8)
-#define PRE_STREAM_STAGES(pieces) ((pieces) == 4 ? 12 : (pieces) == 5 ? 10 : (pieces) == 6 ? 8 : 7)        /* tiles in the ring */
+/* Tiles in the ring, and with a norm tiles whose input is kept until its factors are there. */
+#define PRE_STREAM_STAGES(pieces, norm)                                                                                \
+    ((pieces) == 4 ? 12 - 2 * (norm) : (pieces) == 5 ? 10 - 2 * (norm) : (pieces) == 6 ? 8 - (norm) : 7 - (norm))
+#define PRE_STREAM_KEPT(pieces) ((pieces) == 7 ? 3 : (pieces) == 6 ? 4 : 6)
+#define PRE_STREAM_PASS(pieces) (16 / (pieces) / 2 * 2)    /* tokens that 128 threads have, a unit each; an even number */
 /* Bytes of shared memory, in this order: a stage (64 columns of 32 rows are 4096 bytes); a warp's sums of a tile, the
- * rows' and the squares'; those of all blocks, of an owned tile; gates; 16 for nothing; mbarriers. */
+ * rows' and the squares'; those of all blocks, of an owned tile; gates; with a norm the kept input of a tile, squares of the input
+ * of an owned tile, of all blocks, factors of a tile, and gains; 16 for nothing; mbarriers. */
 #define PRE_STREAM_STAGE(pieces) ((pieces) * 4096)
 #define PRE_STREAM_SUMS(rows) ((8 * PRE_STREAM_ROW_TILES(rows) + 1) * PRE_STREAM_TILE * 4)
-#define PRE_STREAM_AT_SUMS(pieces) (PRE_STREAM_STAGES(pieces) * PRE_STREAM_STAGE(pieces))
-#define PRE_STREAM_AT_OWNED(pieces, rows) (PRE_STREAM_AT_SUMS(pieces) + 16 * PRE_STREAM_SUMS(rows))
-#define PRE_STREAM_AT_GATES(pieces, segments, rows)                                                                    \
-    (PRE_STREAM_AT_OWNED(pieces, rows) + (segments) * PRE_STREAM_SUMS(rows))
-#define PRE_STREAM_AT_BARS(pieces, segments, rows)                                                                     \
-    (PRE_STREAM_AT_GATES(pieces, segments, rows) + PRE_STREAM_STAGES(pieces) * PRE_STREAM_TILE * 16 + 16)
-#define PRE_STREAM_BYTES(pieces, segments, rows)                                                                       \
-    (PRE_STREAM_AT_BARS(pieces, segments, rows) + 8 * (2 * PRE_STREAM_STAGES(pieces) + 7 + (pieces) + (segments)))
+#define PRE_STREAM_INPUT(pieces) ((pieces) * 64 * PRE_STREAM_TILE * 2)
+#define PRE_STREAM_SQUARES(pieces, segments) ((segments) * (pieces) * PRE_STREAM_PASS(pieces) * 16)
+#define PRE_STREAM_NORM_BYTES(pieces, segments)                                                                        \
+    (PRE_STREAM_KEPT(pieces) * (PRE_STREAM_INPUT(pieces) + PRE_STREAM_TILE * 4) +                                      \
+     PRE_STREAM_SQUARES(pieces, segments) + (pieces) * 64 * 4)
+#define PRE_STREAM_AT_SUMS(pieces, norm) (PRE_STREAM_STAGES(pieces, norm) * PRE_STREAM_STAGE(pieces))
+#define PRE_STREAM_AT_OWNED(pieces, rows, norm) (PRE_STREAM_AT_SUMS(pieces, norm) + 16 * PRE_STREAM_SUMS(rows))
+#define PRE_STREAM_AT_GATES(pieces, segments, rows, norm)                                                              \
+    (PRE_STREAM_AT_OWNED(pieces, rows, norm) + (segments) * PRE_STREAM_SUMS(rows))
+#define PRE_STREAM_AT_KEPT(pieces, segments, rows, norm)                                                               \
+    (PRE_STREAM_AT_GATES(pieces, segments, rows, norm) + PRE_STREAM_STAGES(pieces, norm) * PRE_STREAM_TILE * 16)
+#define PRE_STREAM_AT_BARS(pieces, segments, rows, norm)                                                               \
+    (PRE_STREAM_AT_KEPT(pieces, segments, rows, norm) + (norm) * PRE_STREAM_NORM_BYTES(pieces, segments) + 16)
+#define PRE_STREAM_BYTES(pieces, segments, rows, norm)                                                                 \
+    (PRE_STREAM_AT_BARS(pieces, segments, rows, norm) +                                                                \
+     8 * (2 * PRE_STREAM_STAGES(pieces, norm) + 7 + (pieces) + (segments) + (norm) * (1 + 2 * PRE_STREAM_KEPT(pieces))))
 /* A tensor map is aligned to 64 bytes; AArch64, on which an emulated device may be, passes no argument so. */
 #ifdef EMU_VERSION
 #define PRE_STREAM_ALIGNED

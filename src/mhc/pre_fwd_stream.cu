@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * pre_fwd_stream.cu - the input of a sublayer from the residual, for many tokens: columns are read once, and stay in
  * shared memory until they are used up; sm_90 to sm_110.
- *   computes  as pre_fwd.cu, without the input's RMSNorm
+ *   computes  as pre_fwd.cu
  *   launch    cluster SEGMENTS, grid SEGMENTS * clusters, of which each takes every clusters-th tile of 8 tokens, block
  *             PRE_STREAM_THREADS, PRE_STREAM_BYTES of shared memory; no cluster waits for another
  *   moves     2 bytes per column of a token, 2 per column of out; fn once, then per cluster from L2
  *   macros    PIECES of a chunk 4..7, SEGMENTS 4, 8, 16: hidden is 64 * PIECES * SEGMENTS; ROWS 1..24: rows of fn;
  *             GROUPS 0 (mixes alone), 1 (pre), 2 (and post), 3 (and comb); PARTS 0, 1: sums in parts instead of
- *             mixes, with GROUPS 0. No gain: it would take registers that are not there
+ *             mixes, with GROUPS 0; NORM 0, 1: with the input's RMSNorm, with GROUPS > 0. No gain of fn: it would take
+ *             registers that are not there
  *
  * Block r of a cluster has segment r of all streams, and keeps its part of fn in registers: eight warps have a chunk
  * each, as fragments for tensor cores (24 registers per piece), so fn costs neither shared memory nor L2 per tile. A tile
@@ -15,9 +16,14 @@
  * blocks in turn; gates come back; the applying warps read the stage again.
  *   warps 0..7    products and squares of a chunk
  *   warps 8..11   the weighted sum of streams; the first then refills the stage
- *   warps 12, 13  add the block's eight chunks, send them to the tile's owner; every other tile
+ *   warps 12, 13  add the block's eight chunks, send them to the tile's owner; every other tile. With a norm: also normalise
+ *                 inputs, a few tiles later
  *   warp 14       of tiles that this block owns: adds all segments, makes the pre gates, sends them to all blocks
  *   warp 15       of tiles that this block owns: all outputs but `out`
+ * With a norm the applying warps keep a tile's input in shared memory and send its squares to the owner; warp 14 adds them, and
+ * sends factors to all blocks. 4096 x 7168 then takes 118 us, 4096 x 5120 87, 4096 x 4096 69 (pre_fwd.cu: 391, 301, 243).
+ * Applying warps that normalise, each thread its own columns: 104, 94, 69; inputs that wait in out, not in shared memory, with
+ * the ring as without a norm: 157, 129, 93.
  * An owner has one slot for sums, and tells all blocks when both warps have read it. Gates need no more than the stages
  * have: those of tile k + STAGES are made after all blocks have sent its sums, so have applied tile k.
  * On an H200 7 clusters of 16 fit; 4096 x 7168 takes 86 us, with mixes alone 73; 4096 x 4096 51 and 43 (70 when sums went to
@@ -28,24 +34,31 @@
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
               (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
-              GROUPS <= 3 && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)), "a macro is out of range");
+              GROUPS <= 3 && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)) &&
+              (NORM == 0 || (NORM == 1 && GROUPS > 0)), "a macro is out of range");
 
 #if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200       /* later ones have too little shared memory */
 enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECES * SEGMENTS, COLUMNS = 64 * PIECES,
-       ROW_TILES = PRE_STREAM_ROW_TILES(ROWS), STAGES = PRE_STREAM_STAGES(PIECES),
+       ROW_TILES = PRE_STREAM_ROW_TILES(ROWS), STAGES = PRE_STREAM_STAGES(PIECES, NORM),
        STAGE = PRE_STREAM_STAGE(PIECES), BOX = 4096, SUMS = PRE_STREAM_SUMS(ROWS),
        PRODUCTS = 8, APPLIERS = 4,                                  /* warps */
        /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. fn waits for tiles that were
         * asked for before it; so each of the others is asked for when a piece of fn has come (4096 x 7168: 85.7 us; three at once,
         * and the others after fn: 87.4). With mixes alone and few pieces, tiles are what takes longer: all at once (4096 x 4096:
         * 43 us, not 47). */
-       EARLY = GROUPS || PIECES > 5 ? 1 : STAGES - 2, AT_FN = (STAGES - 2) * STAGE,
-       AT_SUMS = PRE_STREAM_AT_SUMS(PIECES), AT_OWNED = PRE_STREAM_AT_OWNED(PIECES, ROWS),
-       AT_GATES = PRE_STREAM_AT_GATES(PIECES, SEGMENTS, ROWS), AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS),
+       EARLY = GROUPS || PIECES > 5 ? 1 : STAGES - 2,
+       AT_SUMS = PRE_STREAM_AT_SUMS(PIECES, NORM), AT_OWNED = PRE_STREAM_AT_OWNED(PIECES, ROWS, NORM),
+       AT_GATES = PRE_STREAM_AT_GATES(PIECES, SEGMENTS, ROWS, NORM),
+       BEHIND = PIECES > 5 ? 4 : 6,              /* tiles that are sent before one is normalised: an even number */
+       KEPT = PRE_STREAM_KEPT(PIECES), INPUT = PRE_STREAM_INPUT(PIECES), SQUARES = PRE_STREAM_SQUARES(PIECES, SEGMENTS),
+       AT_KEPT = PRE_STREAM_AT_KEPT(PIECES, SEGMENTS, ROWS, NORM), AT_SQUARES = AT_KEPT + KEPT * INPUT,
+       AT_FACTORS = AT_SQUARES + SQUARES,
+       AT_GAINS = AT_FACTORS + KEPT * TILE * 4, AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS, NORM),
+       AT_FN = NORM ? (int)AT_KEPT : (STAGES - 2) * STAGE,
        AT_NOWHERE = AT_BARS - 16, GATES = TILE * STREAMS * 4,       /* bytes of a tile's */
        HOT = GROUPS ? 2 * STREAMS + 2 : 0, VECTORS = SUMS / 16,     /* vectors of sums: what gates need, all */
        LANE_ROWS = (ROWS + STREAMS - 1) / STREAMS,                  /* of a token's, when four lanes share them */
-       UNITS = COLUMNS / 8, PASS = 32 * APPLIERS / UNITS / 2 * 2,       /* tokens at a time, an even number */
+       UNITS = COLUMNS / 8, PASS = PRE_STREAM_PASS(PIECES),         /* tokens at a time */
        /* Registers of a thread. On an H200 the compiler loads the next piece ahead of products from 208 on, not at 200
         * (1024 x 7168: 30.1 us, not 33.8), and the applying warps need 56 (at 48: 33.9). */
        PRODUCT_REGISTERS = PIECES > 6 ? 208 : PIECES > 5 ? 192 : 160,
@@ -53,12 +66,15 @@ enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECE
 
 /* mbarriers, by their number */
 enum { LOADED = 0, GATED = STAGES, SUMMED = 2 * STAGES, SENT = SUMMED + 2, HOT_OWNED = SENT + 2, OWNED, TURNED, HERE,
-       READ = HERE + PIECES };
+       READ = HERE + PIECES, SQUARED = READ + SEGMENTS, SCALED, NORMED = SCALED + KEPT,
+       NUM_BARS = NORM ? NORMED + KEPT : SQUARED };
 /* GATED: gates of the stage are there, or without gates: the stage has been read. SUMMED, SENT: of two buffers of sums.
  * HOT_OWNED: sums of pre and of squares of an owned tile; OWNED: the others. HERE: a piece of fn has come, to all warps; TURNED:
  * they have all of it in registers.
- * READ: of each block: it has read the sums that it owns. */
-static_assert(EARLY <= STAGES - 2 && 2 * STAGE >= PRODUCTS * 1024 * ROW_TILES, "fn turns in the last two stages");
+ * READ: of each block: it has read the sums that it owns. SQUARED: squares of the input of an owned tile; SCALED: a tile's
+ * input is kept, and its factors are there; NORMED: it is no longer needed. */
+static_assert(EARLY <= STAGES - 2 && (NORM ? KEPT * INPUT + SQUARES : 2 * STAGE) >= PRODUCTS * 1024 * ROW_TILES,
+              "fn turns in the last two stages, or where inputs are kept");
 
 typedef struct { u32 memory, bars; int rank, clusters, first, tiles; } place;
 DEV u32 bar(const place &p, int number) { return p.bars + 8 * number; }
@@ -230,6 +246,115 @@ DEV void load_unit_of_streams(u32 at, uint4 (&x)[STREAMS])
 #pragma unroll
     for (int i = 0; i < STREAMS; i++) x[i] = shared_load_u32x4((at ^ i << 4) + i * 128);
 }
+
+/* ---- the input's norm ---- Inputs are kept until the owner of their tile has added all squares. */
+
+DEV float square_unit(const uint4 &v)
+{
+    const u32 words[4] = { v.x, v.y, v.z, v.w };
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < 4; w++) {
+        const float low = __uint_as_float(words[w] << 16), high = __uint_as_float(words[w] & 0xffff0000u);
+        sum = fmaf(low, low, sum);
+        sum = fmaf(high, high, sum);
+    }
+    return sum;
+}
+DEV u32 kept_at(const place &p, int k, int token, int unit)
+{
+    return p.memory + AT_KEPT + k % KEPT * INPUT + (token * UNITS + unit) * 16;
+}
+
+/* Sums of 64 columns, of every PASS-th token. */
+DEV void send_squares(const place &p, int k, int tid, float (&squares)[4])
+{
+    const int owner = k % SEGMENTS, unit = tid % UNITS, token = tid / UNITS;
+#pragma unroll
+    for (int i = 0; i < TILE / PASS; i++)
+#pragma unroll
+        for (int d = 1; d < 8; d *= 2) squares[i] += __shfl_xor_sync(FULL, squares[i], d);
+    if (unit % 8 == 0 && tid < PASS * UNITS)
+        cluster_store_async(cluster_map(p.memory + AT_SQUARES + ((p.rank * PIECES + unit / 8) * PASS + token) * 16, owner),
+                            make_float4(squares[0], squares[1], squares[2], squares[3]), cluster_map(bar(p, SQUARED), owner));
+    __syncwarp();
+    if (tid == 0) mbar_expect(bar(p, SCALED + k % KEPT), TILE * 4);
+    else if (tid % 32 == 0) mbar_arrive(bar(p, SCALED + k % KEPT));
+}
+
+/* The tree of COUNT sums of 64 columns from `first` on, +0 past the last. */
+template <int COUNT> struct squares_tree {
+    static __device__ __forceinline__ float sum(u32 from, int first)
+    {
+        const float left = squares_tree<COUNT / 2>::sum(from, first);
+        return left + squares_tree<COUNT / 2>::sum(from, first + COUNT / 2);
+    }
+};
+template <> struct squares_tree<1> {
+    static __device__ __forceinline__ float sum(u32 from, int first)
+    {
+        return first < PIECES * SEGMENTS ? shared_load_f32(from + first * (PASS * 16)) : 0.0f;
+    }
+};
+
+/* The owner of tile k: lane l has a quarter of the sums of token l % 8; factors go to all blocks. */
+DEV void send_factors(const pre_fwd_args &a, const place &p, int k)
+{
+    enum { SUMS_OF_ROW = PIECES * SEGMENTS, QUARTER = SUMS_OF_ROW > 64 ? 32 : SUMS_OF_ROW > 32 ? 16 : SUMS_OF_ROW > 16 ? 8 : 4 };
+    const int lane = (int)threadIdx.x % 32, t = lane % TILE;
+    if (lane == 0) mbar_expect(bar(p, SQUARED), SQUARES);
+    mbar_wait_cluster(bar(p, SQUARED), k / SEGMENTS & 1);
+    float sum = squares_tree<QUARTER>::sum(p.memory + AT_SQUARES + t % PASS * 16 + t / PASS * 4, lane / TILE * QUARTER);
+    sum += __shfl_xor_sync(FULL, sum, TILE);
+    sum += __shfl_xor_sync(FULL, sum, 2 * TILE);
+    const float rstd = pre_rstd(&a, sum);
+    const i64 token = token_of(p, k) + t;
+    if (a.rstd && lane < TILE && token < a.num_tokens) a.rstd[token] = tgl_one_nan(rstd);
+    float of_four[4];                           /* tokens: lane 2 b + i has those of half i, for block b */
+#pragma unroll
+    for (int i = 0; i < 4; i++) of_four[i] = __shfl_sync(FULL, rstd, lane % 2 * 4 + i);
+    if (lane < 2 * SEGMENTS) {
+        const u32 to = cluster_map(p.memory, lane / 2) - p.memory;
+        cluster_store_async(p.memory + AT_FACTORS + k % KEPT * (TILE * 4) + lane % 2 * 16 + to,
+                            make_float4(of_four[0], of_four[1], of_four[2], of_four[3]), bar(p, SCALED + k % KEPT) + to);
+    }
+}
+
+/* The block's gains, in the order in which norm_tile() reads them: the first four of all units, then the others. */
+DEV void store_gains(const pre_fwd_args &a, const place &p, int tid)
+{
+#pragma unroll 1
+    for (int i = tid; i < COLUMNS; i += 32 * APPLIERS)
+        shared_store_f32(p.memory + AT_GAINS + (i / 4 % 2 * UNITS + i / 8) * 16 + i % 4 * 4,
+                         pre_input_weight(&a, p.rank * COLUMNS + i));
+}
+
+/* One warp. */
+DEV void norm_tile(const pre_fwd_args &a, const place &p, int k)
+{
+    const int lane = (int)threadIdx.x % 32, first = token_of(p, k), left = (int)a.num_tokens - first;
+    mbar_wait_cluster(bar(p, SCALED + k % KEPT), k / KEPT & 1);
+#pragma unroll 1
+    for (int i = lane; i < TILE * UNITS; i += 32) {
+        const int t = i / UNITS, unit = i % UNITS;
+        const float4 low = shared_load_f32x4(p.memory + AT_GAINS + unit * 16);
+        const float4 high = shared_load_f32x4(p.memory + AT_GAINS + (UNITS + unit) * 16);
+        const float gain[8] = { low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w };
+        const uint4 v = shared_load_u32x4(p.memory + AT_KEPT + k % KEPT * INPUT + i * 16);
+        const float rstd = shared_load_f32(p.memory + AT_FACTORS + (k % KEPT * TILE + t) * 4);
+        const u32 words[4] = { v.x, v.y, v.z, v.w };
+        u32 made[4];
+#pragma unroll
+        for (int w = 0; w < 4; w++)
+            made[w] = pack_bf16(pre_normed(__uint_as_float(words[w] << 16), rstd, gain[2 * w]),
+                                pre_normed(__uint_as_float(words[w] & 0xffff0000u), rstd, gain[2 * w + 1]));
+        if (t < left)
+            store_u32x4(a.out.data + (first + t) * a.out.token + p.rank * COLUMNS + unit * 8,
+                        make_uint4(made[0], made[1], made[2], made[3]));
+    }
+    __syncwarp();
+    if (lane == 0) mbar_arrive(bar(p, NORMED + k % KEPT));
+}
 #endif
 
 DEV void run_appliers(const pre_stream_args &a, const place &p)
@@ -242,12 +367,14 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
 #pragma unroll 1
         for (int k = 0; k < p.tiles && k < STAGES; k++) {
             if (k >= EARLY && k < EARLY + PIECES) mbar_wait(bar(p, HERE + k - EARLY), 0);
-            if (k == STAGES - 2) mbar_wait(bar(p, TURNED), 0);
+            if (!NORM && k == STAGES - 2) mbar_wait(bar(p, TURNED), 0);
             load_tile(a, p, k, k, policy);
         }
     }
     __syncwarp();
+    cluster_wait();
 #if GROUPS
+    if (NORM) store_gains(a.args, p, tid);      /* read after a tile's input is kept */
     /* A thread has a unit of every PASS-th token; those that are left over have one of another thread's. */
     const int unit = tid % UNITS, token = min(tid / UNITS, PASS - 1);
     const u32 at = p.memory + unit / 8 * BOX + token * (STREAMS * 128) + ((unit % 8 ^ token % 2 * 4) << 4);
@@ -255,10 +382,12 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
     for (int k = 0; k < p.tiles; k++) {
         mbar_wait(bar(p, LOADED + stage), parity);      /* long since; but it is what makes the columns visible here */
         mbar_wait_cluster(bar(p, GATED + stage), parity);
+        if (NORM && k >= KEPT) mbar_wait(bar(p, NORMED + k % KEPT), k / KEPT - 1 & 1);
         const u32 from = at + stage * STAGE, gates = p.memory + AT_GATES + (stage * TILE + token) * 16;
         const int first = token_of(p, k) + token, left = tid < PASS * UNITS ? (int)a.args.num_tokens - first : 0;
         uint4 x[STREAMS];
         float4 gate = shared_load_f32x4(gates);
+        float squares[4] = {};
         load_unit_of_streams(from, x);
 #pragma unroll
         for (int t = 0; t < TILE; t += PASS) {      /* the next loads are under way while this is computed */
@@ -270,9 +399,13 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
             }
             const float mix[STREAMS] = { gate.x, gate.y, gate.z, gate.w };
             const uint4 v = mix_units(x, mix);
+            if (NORM) {
+                squares[t / PASS] = square_unit(v);
+                if (tid < PASS * UNITS) shared_store_u32x4(kept_at(p, k, token + t, unit), v);
+            }
             if (t < left) {
                 const i64 row = first + t, column = p.rank * COLUMNS + unit * 8;
-                store_u32x4(a.args.out.data + row * a.args.out.token + column, v);
+                if (!NORM) store_u32x4(a.args.out.data + row * a.args.out.token + column, v);
                 if (a.args.raw.data) store_u32x4(a.args.raw.data + row * a.args.raw.token + column, v);
             }
             if (t + PASS < TILE) {
@@ -281,6 +414,7 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
                 gate = next_gate;
             }
         }
+        if (NORM) send_squares(p, k, tid, squares);
         barrier_sync<1>(32 * APPLIERS);         /* all of the stage has been read */
         if (tid == 0 && k + STAGES < p.tiles) load_tile(a, p, k + STAGES, stage, policy);
         if (++stage == STAGES) stage = 0, parity ^= 1;
@@ -300,7 +434,7 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
 /* ---- sums and gates ---- */
 
 /* Every other tile, from `mine` on. What gates need goes first. */
-DEV void send_to_owners(const place &p, int mine)
+DEV void send_to_owners(const pre_fwd_args &a, const place &p, int mine)
 {
     const int lane = (int)threadIdx.x % 32;
     const u32 from = p.memory + AT_SUMS + mine * (PRODUCTS * SUMS);
@@ -323,7 +457,15 @@ DEV void send_to_owners(const place &p, int mine)
         }
         __syncwarp();
         if (lane == 0) mbar_arrive(bar(p, SENT + mine));
+#if NORM
+        if (k >= BEHIND) norm_tile(a, p, k - BEHIND);
     }
+    const int last = p.tiles - 1 - (p.tiles - 1 - mine & 1);   /* of this warp's tiles, if there is one */
+#pragma unroll 1
+    for (int k = max(last - BEHIND + 2, mine); k <= last; k += 2) norm_tile(a, p, k);
+#else
+    }
+#endif
 }
 
 /* To all blocks: this one has read an owned tile's sums. It is the arrival that counts, not the bytes. */
@@ -363,6 +505,7 @@ DEV void make_gates(const pre_fwd_args &a, const place &p)
                                 bar(p, GATED + k % STAGES) + to);
         }
         tell_read(p, k);
+        if (NORM) send_factors(a, p, k);
     }
 }
 #endif
@@ -495,9 +638,9 @@ DEV void run(const pre_stream_args &a)
     const int i = (int)threadIdx.x - 32 * PRODUCTS;     /* the mbarrier that this thread makes */
     prefetch_fn(a.args, p);                     /* it reads nothing, so may come before the wait */
     if (i == 0) tensor_prefetch((const tensor_map *)a.map);
-    if (i >= 0 && i < READ + SEGMENTS) {
+    if (i >= 0 && i < NUM_BARS) {
         mbar_init(bar(p, i), (GROUPS == 0 && i >= GATED && i < SUMMED) || (i >= SUMMED && i < SENT) || (i >= TURNED && i < READ)
-                                 ? PRODUCTS : 1);
+                                 ? PRODUCTS : NORM && i >= SCALED && i < NORMED ? APPLIERS : 1);
         mbar_init_fence();
     }
     __syncthreads();
@@ -511,11 +654,9 @@ DEV void run(const pre_stream_args &a)
     } else if (warp < PRODUCTS + APPLIERS) {
         registers_down<APPLY_REGISTERS>();
         run_appliers(a, p);
-        __syncwarp();
-        cluster_wait();
     } else {
         registers_down<OTHER_REGISTERS>();
-        if (warp <= 13) send_to_owners(p, warp - 12);
+        if (warp <= 13) send_to_owners(a.args, p, warp - 12);
 #if GROUPS
         else if (warp == 14) make_gates(a.args, p);
 #endif
