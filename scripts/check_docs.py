@@ -12,7 +12,8 @@ A block of code has a line before it that names its origin, and equals what lies
     ...                                                 /* end */
     ```
 
-less the indentation that all lines share; without #name it equals the whole file. Blocks marked ```text (output, formulas) are exempt.
+less the indentation that all lines share; without #name it equals the whole file. Lines that tell clang-format
+where to stop are left out. Blocks marked ```text (output, formulas) are exempt.
 """
 import pathlib, re, sys, textwrap
 
@@ -33,9 +34,9 @@ def snippet(path, name):
     """The text between the lines "doc: name" and "end" of a file, or all of it, or a sentence that says why there is none."""
     if not (root / path).is_file():
         return None, f"{path} is no file"
+    lines = [line for line in (root / path).read_text().splitlines() if not line.lstrip().startswith("// clang-format o")]
     if name is None:
-        return (root / path).read_text().rstrip("\n"), None
-    lines = (root / path).read_text().splitlines()
+        return "\n".join(lines).rstrip("\n"), None
     comment = r"\s*(//|/\*|#|--|<!--)\s*{}\s*(\*/|-->)?\s*"
     starts = [i for i, line in enumerate(lines) if re.fullmatch(comment.format(f"doc: {re.escape(name)}"), line)]
     if len(starts) != 1:

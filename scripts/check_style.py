@@ -2,8 +2,8 @@
 """Checks what every text file of the tree has in common: python3 scripts/check_style.py ROOT
 
 UTF-8, lines that end in LF alone and not in blanks, a newline at the end, no tabs but in the Makefile; source files begin with
-their licence; those in C have lines of at most 140 columns and no code that is switched off with #if 0. Where lines break is left to
-people: tables and aligned comments are written by hand, and clang-format (.clang-format) is for the lines of a change.
+their licence; those in C have no code that is switched off with #if 0. Where their lines break is clang-format's to say
+(check_format.py); strings, comments and what is marked as written by hand have at most 140 columns.
 """
 import pathlib, re, subprocess, sys
 

@@ -13,6 +13,7 @@
 typedef struct { const char *name; size_t offset, bytes; } field;       /* bytes 0: a number */
 #define TEXT(name) { #name, offsetof(tool_row, name), sizeof((tool_row *)0)->name }
 #define NUMBER(name) { #name, offsetof(tool_row, name), 0 }
+// clang-format off: columns of a table
 static const field fields[] = {
     TEXT(op),           TEXT(row),           TEXT(params),        TEXT(device),        TEXT(backend),
     TEXT(architecture), TEXT(driver),        TEXT(nvrtc),         TEXT(library),       TEXT(commit),
@@ -21,6 +22,7 @@ static const field fields[] = {
     NUMBER(graph_us),   NUMBER(host_ns),     NUMBER(gb_per_s),    NUMBER(copy_us),     NUMBER(copy_share),
     NUMBER(gather_us),  NUMBER(gather_codes_us), NUMBER(empty_us), NUMBER(threads),    NUMBER(checked),
 };
+// clang-format on
 enum { NUM_FIELDS = sizeof fields / sizeof *fields };
 
 static char *text_of(const tool_row *row, const field *f) { return (char *)(uintptr_t)row + f->offset; }

@@ -31,6 +31,7 @@ static void oracle(case_problem *c)     /* a product of floats is exact in doubl
         }
 }
 
+// clang-format off: lines of cases
 const case_op fused_weight_cases = {
     "engram_fused_weight", "num_streams=4 hidden= dtype=bf16 gap=0 offset=0 out_offset=0", setup, run, oracle,
     case_all_bytes, NULL,
@@ -42,3 +43,4 @@ const case_op fused_weight_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("hidden=7168,7 dtype=bf16,f32"),
     .models = CASE_LINES("num_streams={engram_streams} hidden={hidden} dtype=bf16"),
 };
+// clang-format on

@@ -169,6 +169,7 @@ static int64_t bytes(const case_problem *c)
     return case_is(c, "mask", "all") ? all - spared : case_is(c, "mask", "some") ? all - spared / 10 : all;
 }
 
+// clang-format off: lines of cases
 const case_op gate_bwd_cases = {
     "engram_gate_bwd", GATE_CASE " wanted=xkvw num_partials=0", setup, run, oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -201,3 +202,4 @@ const case_op gate_bwd_cases = {
         "num_tokens=4096 num_streams={engram_streams} hidden={hidden} weights=bf16 zero_centered={engram_centered} "
         "residual={engram_residual}"),
 };
+// clang-format on

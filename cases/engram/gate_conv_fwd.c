@@ -239,6 +239,7 @@ static int64_t bytes(const case_problem *c)
     return sum + rows / tokens * (read * requests + written);
 }
 
+// clang-format off: lines of cases
 const case_op gate_conv_fwd_cases = {
     "engram_gate_conv_fwd",
     GATE_CASE " sign=zero eps=tiny kernel_size=4 dilation=3 norm=bf16 conv=bf16 bias=none norm_centered=0 "
@@ -290,3 +291,4 @@ const case_op gate_conv_fwd_cases = {
     .models = CASE_LINES("num_tokens=64 num_streams={engram_streams} hidden={hidden} "
         "weights=bf16 zero_centered={engram_centered} residual={engram_residual}"),
 };
+// clang-format on

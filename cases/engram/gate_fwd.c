@@ -96,6 +96,7 @@ static int64_t bytes(const case_problem *c)
     return case_is(c, "mask", "all") ? all - spared : case_is(c, "mask", "some") ? all - spared / 10 : all;
 }
 
+// clang-format off: lines of cases
 const case_op gate_fwd_cases = {
     "engram_gate_fwd", GATE_CASE " output=new save=1 sign=zero eps=tiny constant=0", setup, run, oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -142,3 +143,4 @@ const case_op gate_fwd_cases = {
         "num_tokens=1,128,4096 num_streams={engram_streams} hidden={hidden} weights=bf16 "
         "zero_centered={engram_centered} residual={engram_residual} save=0,1"),
 };
+// clang-format on

@@ -52,6 +52,7 @@ static int64_t bytes(const case_problem *c)     /* two tensors are read and writ
     return case_all_bytes(c) + 2 * case_tensor_bytes(&c->tensors[GRAD_HIDDEN]);
 }
 
+// clang-format off: lines of cases
 const case_op grad_w_reduce_cases = {
     "engram_grad_w_reduce", "num_partials= num_streams=4 hidden= dtype=bf16 zero_centered=0 gap=0 bits=0", setup, run,
     oracle, bytes, NULL,
@@ -67,3 +68,4 @@ const case_op grad_w_reduce_cases = {
     .models = CASE_LINES(
         "num_partials=66 num_streams={engram_streams} hidden={hidden} zero_centered={engram_centered}"),
 };
+// clang-format on

@@ -42,6 +42,7 @@ static void oracle_rows(void *context, int64_t begin, int64_t end)
 
 static void oracle(case_problem *c) { case_parallel(c->tensors[IDS].shape[0], 4096, oracle_rows, c); }
 
+// clang-format off: lines of cases
 const case_op hash_cases = {
     "engram_hash", "num_tokens= " ENGRAM_COLUMNS " id_dtype=i32 ids=valid mask=none gap=0 offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
@@ -80,3 +81,4 @@ const case_op hash_cases = {
     .models = CASE_LINES(
         "num_tokens=4096 max_ngram={engram_ngram} num_layers={engram_layers} num_heads={engram_heads}"),
 };
+// clang-format on

@@ -250,6 +250,7 @@ static bool gather(const case_problem *c, case_gathered *which)
 #define FLASH "num_columns=24 dim=256 sf=e8m0"          /* DeepSeek-V4.1-Flash */
 #define RECORD "num_columns=24 dim=256 sf=record"      /* the same, codes and factors side by side */
 #define QWEN "num_columns=16 dim=160"                   /* Qwen3.8-Flash-Next */
+// clang-format off: lines of cases
 const case_op lookup_cases = {
     "engram_lookup",
     "num_tokens= num_columns=3 dim=256 num_rows=1000 dtype=e4m3 sf=none out=bf16 indices=some index_dtype=i32 "
@@ -305,3 +306,4 @@ const case_op lookup_cases = {
     .models = CASE_LINES(
         "num_tokens=4096 num_columns={engram_columns} dim={engram_dim} dtype={engram_dtype} sf={engram_sf} out=bf16"),
 };
+// clang-format on

@@ -222,6 +222,7 @@ static int64_t bytes(const case_problem *c)
 }
 
 #define FLASH "num_columns=24 dim=256"
+// clang-format off: lines of cases
 const case_op lookup_bwd_cases = {
     "engram_lookup_bwd",
     "num_tokens= num_columns=3 dim=64 num_rows=100 dtype=bf16 outputs=both indices=some index_dtype=i32 unique_dtype=i64 "
@@ -258,3 +259,4 @@ const case_op lookup_bwd_cases = {
                                       "num_tokens=64 dtype=bf16,f32 index_dtype=i64 outputs=rows"),
     .models = CASE_LINES("num_tokens=4096 num_columns={engram_columns} dim={engram_dim} outputs=rows,table"),
 };
+// clang-format on

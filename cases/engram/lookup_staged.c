@@ -127,6 +127,7 @@ static int64_t bytes(const case_problem *c)
 }
 
 #define FLASH "num_columns=24 dim=256 num_rows=64000000 indices=valid"      /* DeepSeek-V4.1-Flash */
+// clang-format off: lines of cases
 const case_op lookup_staged_cases = {
     "engram_lookup_staged",
     "num_tokens= num_columns=3 dim=256 num_rows=1000 sf=e8m0 indices=some index_dtype=i32 indices_at=device "
@@ -144,3 +145,4 @@ const case_op lookup_staged_cases = {
                                     "num_tokens=128,8192 " FLASH " sf=record gap=24"),
     .has_no_kernel = true,
 };
+// clang-format on

@@ -73,6 +73,7 @@ static int64_t bytes(const case_problem *c)
     return sum + (c->tensors[LOOKUP].name ? 4 * c->tensors[IDS].shape[0] : 0);
 }
 
+// clang-format off: lines of cases
 const case_op ngram_windows_cases = {
     "engram_ngram_windows",
     "num_tokens= max_ngram=3 " ENGRAM_REQUESTS " ids=valid id_dtype=i32 stride=1 history=none vocabulary=0 pad_id=2 "
@@ -98,3 +99,4 @@ const case_op ngram_windows_cases = {
         "num_tokens=64 max_ngram=1,2,3,4,5,6,7,8,9", "num_tokens=64 max_ngram=3 history=i32,i64 id_dtype=i64"),
     .models = CASE_LINES("num_tokens=64 max_ngram={engram_ngram}"),
 };
+// clang-format on

@@ -175,6 +175,7 @@ static int64_t bytes(const case_problem *c)
     return sum + (c->tensors[MAP].name ? 4 * c->tensors[IDS].shape[0] : 0);
 }
 
+// clang-format off: lines of cases
 const case_op rows_cases = {
     "engram_rows",
     "num_tokens= " ENGRAM_COLUMNS " " ENGRAM_REQUESTS " id_dtype=i32 ids=valid stride=1 mask=none vocabulary=0 pad_id=2 "
@@ -235,3 +236,4 @@ const case_op rows_cases = {
         "num_tokens=4096 max_ngram={engram_ngram} num_layers={engram_layers} num_heads={engram_heads} "
         "vocabulary={engram_vocabulary} past=none,history,ring start=small"),
 };
+// clang-format on

@@ -191,6 +191,7 @@ static void oracle(case_problem *c)
     free(k.first), free(k.end), free(k.normed), free(k.grad_z), free(k.grad), free(order);
 }
 
+// clang-format off: lines of cases
 const case_op short_conv_bwd_cases = {
     "engram_short_conv_bwd", CONV_CASE " wanted=xnwb num_partials=0", setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -212,3 +213,4 @@ const case_op short_conv_bwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 hidden=2560 kernel_size=4,3,2,1"),
     .models = CASE_LINES("num_tokens=64 num_streams={engram_streams} hidden={hidden}"),
 };
+// clang-format on

@@ -180,6 +180,7 @@ static int64_t bytes(const case_problem *c)
     return sum + rows / tokens * (read * requests + written);
 }
 
+// clang-format off: lines of cases
 const case_op short_conv_fwd_cases = {
     "engram_short_conv_fwd",
     CONV_CASE " residual=given save=1 round_each=0 past=none start=none slots=none batch_dtype=i32 more_slots=0 "
@@ -232,3 +233,4 @@ const case_op short_conv_fwd_cases = {
         "num_tokens=64 hidden=1024,2560,5120,7168 kernel_size=1,2,3,4 round_each=0,1"),
     .models = CASE_LINES("num_tokens=64 num_streams={engram_streams} hidden={hidden}"),
 };
+// clang-format on

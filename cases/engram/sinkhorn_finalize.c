@@ -50,6 +50,7 @@ static int64_t bytes(const case_problem *c)
     return case_all_bytes(c) + (c->num_tensors > OUT ? 0 : case_tensor_bytes(&c->tensors[0]));
 }
 
+// clang-format off: lines of cases
 const case_op sinkhorn_finalize_cases = {
     "engram_sinkhorn_finalize", SINKHORN_MATRIX " in_place=0 out_gap=0 out_offset=0", setup, run, oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -74,3 +75,4 @@ const case_op sinkhorn_finalize_cases = {
         "num_rows=64 dim=128,256,512,1024,2048,3072,4096,5120,6144,7168,8192,9000"),
     .models = CASE_LINES("num_rows=4096 dim={engram_dim}"),
 };
+// clang-format on

@@ -60,6 +60,7 @@ static int64_t bytes(const case_problem *c)
 }
 
 #define OFFSETS "grad_offset=0 momentum_offset=0 out_offset=0"
+// clang-format off: lines of cases
 const case_op sinkhorn_momentum_update_cases = {
     "engram_sinkhorn_momentum_update",
     "num_rows= dim= grad_dtype=f32 momentum_dtype=f32 nesterov=1 values=normal in_place=0 " OFFSETS,
@@ -82,3 +83,4 @@ const case_op sinkhorn_momentum_update_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_rows=64 dim=256 grad_dtype=f32,bf16 momentum_dtype=f32,bf16 nesterov=0,1"),
     .models = CASE_LINES("num_rows=4096 dim={engram_dim} grad_dtype=f32,bf16"),
 };
+// clang-format on

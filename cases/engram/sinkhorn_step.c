@@ -78,6 +78,7 @@ static int64_t bytes(const case_problem *c)
            (c->num_tensors > SUMSQ ? case_tensor_bytes(&c->tensors[PARTIAL]) : 0);
 }
 
+// clang-format off: lines of cases
 const case_op sinkhorn_step_cases = {
     "engram_sinkhorn_step", SINKHORN_MATRIX " num_partials=0 reduce=0 partial_offset=0",
     setup, run, oracle, bytes, workspace,
@@ -107,3 +108,4 @@ const case_op sinkhorn_step_cases = {
         "num_rows=64 dim=128,256,512,1024,2048,3072,4096,5120,6144,7168,8192,9000 reduce=0,1"),
     .models = CASE_LINES("num_rows=4096 dim={engram_dim} reduce=0,1"),
 };
+// clang-format on

@@ -34,6 +34,7 @@ static void oracle(case_problem *c)
     }
 }
 
+// clang-format off: lines of cases
 const case_op sinkhorn_step_reduce_cases = {
     "engram_sinkhorn_step_reduce", "num_partials= dim= values=uniform gap=0 offset=0", setup, run, oracle,
     case_all_bytes, NULL,
@@ -46,3 +47,4 @@ const case_op sinkhorn_step_reduce_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_partials=4 dim=4"),
     .models = CASE_LINES("num_partials=528 dim={engram_dim}"),
 };
+// clang-format on

@@ -33,6 +33,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[0].shape[0], 500 * case_int(c, "hidden"), oracle_tokens, c);
 }
 
+// clang-format off: lines of cases
 const case_op expand_fwd_cases = {
     "mhc_expand_fwd", ROWS_CASE " dtype=bf16", setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -51,3 +52,4 @@ const case_op expand_fwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden}"),
 };
+// clang-format on

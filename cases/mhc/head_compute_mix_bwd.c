@@ -20,6 +20,7 @@ static size_t workspace(const case_arguments *a)
     return tgl_mhc_head_compute_mix_bwd_workspace_size(a->arg[GATES_MIXES]);
 }
 
+// clang-format off: lines of cases
 const case_op head_compute_mix_bwd_cases = {
     "mhc_head_compute_mix_bwd", GATES_CASE, setup, run, gates_oracle_bwd, case_all_bytes, workspace,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -30,3 +31,4 @@ const case_op head_compute_mix_bwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_head_streams}"),
 };
+// clang-format on

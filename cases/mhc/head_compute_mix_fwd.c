@@ -15,6 +15,7 @@ static tgl_status run(const case_arguments *a)
                                         a->arg[GATES_PRE_MIX], (const void *)a->problem->scalars, a->stream);
 }
 
+// clang-format off: lines of cases
 const case_op head_compute_mix_fwd_cases = {
     "mhc_head_compute_mix_fwd", GATES_CASE " pre_eps=1e-6", setup, run, gates_oracle_fwd, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -26,3 +27,4 @@ const case_op head_compute_mix_fwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_head_streams}"),
 };
+// clang-format on

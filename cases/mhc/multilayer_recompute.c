@@ -101,6 +101,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[RESIDUAL].shape[0], 500 * columns, oracle_tokens, c);
 }
 
+// clang-format off: lines of cases
 const case_op multilayer_recompute_cases = {
     "mhc_multilayer_recompute", ROWS_CASE " num_layers=10 ends_before_post=0", setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -117,3 +118,4 @@ const case_op multilayer_recompute_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 num_layers=2"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_comb_streams} hidden={hidden}"),
 };
+// clang-format on

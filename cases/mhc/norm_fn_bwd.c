@@ -162,6 +162,7 @@ static int64_t bytes(const case_problem *c)     /* grad_residual is written, and
     return case_all_bytes(c) + (is_read ? case_tensor_bytes(&c->tensors[GRAD_X]) : 0);
 }
 
+// clang-format off: lines of cases
 const case_op norm_fn_bwd_cases = {     /* num_rows=0: n (n + 2) */
     "mhc_norm_fn_bwd", ROWS_CASE " num_rows=0 weight=0 eps=0 accumulate=0 sums=exact", setup, run, oracle, bytes,
     workspace,
@@ -183,3 +184,4 @@ const case_op norm_fn_bwd_cases = {     /* num_rows=0: n (n + 2) */
                                       "num_tokens=64 hidden=128 num_rows=1,4,32 accumulate=1"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} num_rows={mhc_rows} accumulate=0,1"),
 };
+// clang-format on

@@ -41,6 +41,7 @@ static void oracle(case_problem *c)
     }
 }
 
+// clang-format off: lines of cases
 const case_op norm_fn_finish_fwd_cases = {
     "mhc_norm_fn_finish_fwd",
     "num_splits=16 num_tokens= num_rows=24 num_columns=28672 eps=1e-6 saved=1 values=normal offset=0", setup, run,
@@ -55,3 +56,4 @@ const case_op norm_fn_finish_fwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_rows=1,4,24,80"),
     .models = CASE_LINES("num_tokens=4096 num_rows={mhc_rows}"),
 };
+// clang-format on

@@ -53,6 +53,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
 
 static void oracle(case_problem *c) { projection_oracle(c, WEIGHT + 1, oracle_tokens); }
 
+// clang-format off: lines of cases
 const case_op norm_fn_fwd_cases = {     /* num_rows=0: n (n + 2) */
     "mhc_norm_fn_fwd", ROWS_CASE " num_rows=0 weight=0 eps=1e-6 saved=1 sums=normal", setup, run, oracle,
     case_all_bytes, workspace,
@@ -72,3 +73,4 @@ const case_op norm_fn_fwd_cases = {     /* num_rows=0: n (n + 2) */
                                       "num_tokens=64 hidden=4096,5120,6144 weight=0,1"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} num_rows={mhc_rows}"),
 };
+// clang-format on

@@ -56,6 +56,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[0].shape[0], 500 * case_int(c, "hidden"), oracle_tokens, c);
 }
 
+// clang-format off: lines of cases
 const case_op post_bwd_cases = {
     "mhc_post_bwd", ROWS_CASE " comb=1", setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -74,3 +75,4 @@ const case_op post_bwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 comb=0,1"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} comb={mhc_comb}"),
 };
+// clang-format on

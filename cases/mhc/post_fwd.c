@@ -57,6 +57,7 @@ static int64_t bytes(const case_problem *c)
     return case_all_bytes(c) + (c->tensors[OUT].name ? 0 : case_tensor_bytes(&c->tensors[RESIDUAL]));
 }
 
+// clang-format off: lines of cases
 const case_op post_fwd_cases = {
     "mhc_post_fwd", ROWS_CASE " in_place=0 comb=1", setup, run, oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -76,3 +77,4 @@ const case_op post_fwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 comb=0,1"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} comb={mhc_comb}"),
 };
+// clang-format on

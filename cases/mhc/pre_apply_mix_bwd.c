@@ -48,6 +48,7 @@ static int64_t bytes(const case_problem *c)     /* grad_x is written, and read t
     return case_all_bytes(c) + (c->scalar ? case_tensor_bytes(&c->tensors[GRAD_X]) : 0);
 }
 
+// clang-format off: lines of cases
 const case_op pre_apply_mix_bwd_cases = {
     "mhc_pre_apply_mix_bwd", ROWS_CASE " accumulate=0", setup, run, oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -65,3 +66,4 @@ const case_op pre_apply_mix_bwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 hidden=7168 accumulate=0,1"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} accumulate=0,1"),
 };
+// clang-format on

@@ -75,6 +75,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[X].shape[0], 50 * case_int(c, "num_streams") * case_int(c, "hidden"), oracle_tokens, c);
 }
 
+// clang-format off: lines of cases
 const case_op pre_finish_fwd_cases = {
     "mhc_pre_finish_fwd", ROWS_CASE " num_splits=16 groups=3 repeat=20 eps=1e-6 wanted=abc", setup, run, oracle,
     case_all_bytes, NULL,
@@ -93,3 +94,4 @@ const case_op pre_finish_fwd_cases = {
                                       "num_tokens=64 hidden=128 groups=1,2"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} groups={mhc_scales}"),
 };
+// clang-format on

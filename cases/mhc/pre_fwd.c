@@ -141,6 +141,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
 
 static void oracle(case_problem *c) { projection_oracle(c, INPUT_WEIGHT + 1, oracle_tokens); }
 
+// clang-format off: lines of cases
 const case_op pre_fwd_cases = {
     "mhc_pre_fwd", ROWS_CASE " groups=3 weight=0 norm=none repeat=20 eps=1e-6 wanted=abc sums=normal", setup, run, oracle,
     case_all_bytes, workspace,
@@ -168,3 +169,4 @@ const case_op pre_fwd_cases = {
                                       "num_tokens=64 hidden=1280 groups=1,2 norm=plain"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} groups={mhc_scales} norm=bf16"),
 };
+// clang-format on

@@ -21,6 +21,7 @@ static size_t workspace(const case_arguments *a)
     return tgl_mhc_pre_split_mixes_bwd_workspace_size(a->arg[GATES_MIXES]);
 }
 
+// clang-format off: lines of cases
 const case_op pre_split_mixes_bwd_cases = {     /* given: gradients of pre (a), post (b), comb (c) */
     "mhc_pre_split_mixes_bwd", GATES_SPLIT_CASE " given=abc", setup, run, gates_oracle_bwd, case_all_bytes, workspace,
     .lists[CASE_CHECK] = CASE_LINES(
@@ -33,3 +34,4 @@ const case_op pre_split_mixes_bwd_cases = {     /* given: gradients of pre (a), 
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 comb=0,1"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} comb={mhc_comb}"),
 };
+// clang-format on

@@ -17,6 +17,7 @@ static tgl_status run(const case_arguments *a)
                                        (const void *)a->problem->scalars, a->stream);
 }
 
+// clang-format off: lines of cases
 const case_op pre_split_mixes_fwd_cases = {
     "mhc_pre_split_mixes_fwd", GATES_SPLIT_CASE " pre_eps=1e-6 post_eps=0", setup, run, gates_oracle_fwd,
     case_all_bytes, NULL,
@@ -29,3 +30,4 @@ const case_op pre_split_mixes_fwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8 comb=0,1"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} comb={mhc_comb}"),
 };
+// clang-format on

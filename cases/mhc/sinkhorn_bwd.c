@@ -58,6 +58,7 @@ static void oracle(case_problem *c)
 
 static int64_t bytes(const case_problem *c) { return 3 * case_tensor_bytes(&c->tensors[X]); }
 
+// clang-format off: lines of cases
 const case_op sinkhorn_bwd_cases = {
     "mhc_sinkhorn_bwd", "num_tokens= num_streams=4 repeat=20 eps=1e-6 values=normal offset=0 in_place=no", setup, run,
     oracle, bytes, NULL,
@@ -71,3 +72,4 @@ const case_op sinkhorn_bwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_comb_streams}"),
 };
+// clang-format on

@@ -58,6 +58,7 @@ static void oracle(case_problem *c)
     free(given);
 }
 
+// clang-format off: lines of cases
 const case_op split_sinkhorn_bwd_cases = {      /* given: gradients of pre (a), post (b), comb (c) */
     "mhc_split_sinkhorn_bwd", GATES_SPLIT_CASE " given=abc repeat=20 eps=1e-6", setup, run, oracle, case_all_bytes,
     workspace,
@@ -71,3 +72,4 @@ const case_op split_sinkhorn_bwd_cases = {      /* given: gradients of pre (a), 
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_comb_streams}"),
 };
+// clang-format on

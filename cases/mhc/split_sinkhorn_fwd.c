@@ -35,6 +35,7 @@ static void oracle(case_problem *c)
     }
 }
 
+// clang-format off: lines of cases
 const case_op split_sinkhorn_fwd_cases = {
     "mhc_split_sinkhorn_fwd", GATES_SPLIT_CASE " pre_eps=1e-6 post_eps=0 repeat=20 eps=1e-6", setup, run, oracle,
     case_all_bytes, NULL,
@@ -47,3 +48,4 @@ const case_op split_sinkhorn_fwd_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_streams=1,2,3,4,5,6,7,8"),
     .models = CASE_LINES("num_tokens=4096 num_streams={mhc_comb_streams}"),
 };
+// clang-format on

@@ -51,6 +51,7 @@ static void oracle(case_problem *c)
     free(count);
 }
 
+// clang-format off: lines of cases
 const case_op aux_fi_cases = {
     "moe_aux_fi", ROUTING_PARAMS "num_aux_topk=8 dtype=i64 layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, workspace,
@@ -82,3 +83,4 @@ const case_op aux_fi_cases = {
         "num_tokens=64 num_topk=8 num_experts=4,256,4096,20000,100000 dtype=i64,i32"),
     .models = CASE_LINES("num_tokens=4096 num_topk={num_topk} num_experts={num_experts}"),
 };
+// clang-format on

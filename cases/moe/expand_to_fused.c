@@ -9,6 +9,7 @@ static tgl_status run(const case_arguments *a)
 
 static void oracle(case_problem *c) { expand_rows(c, &c->tensors[TOKENS], &c->tensors[EXPANDED]); }
 
+// clang-format off: lines of cases
 const case_op expand_to_fused_cases = {
     "moe_expand_to_fused",
     ROUTING_PARAMS "hidden= alignment= num_positions=exact slots=mapped dtype=bf16 layout=packed offset=0 "
@@ -77,3 +78,4 @@ const case_op expand_to_fused_cases = {
     .models = CASE_LINES(
         "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1"),
 };
+// clang-format on

@@ -53,6 +53,7 @@ static void oracle(case_problem *c)
     expand_rows(c, &c->tensors[TOKEN_SF], &c->tensors[EXPANDED_SF]);
 }
 
+// clang-format off: lines of cases
 const case_op expand_to_fused_with_sf_cases = {
     "moe_expand_to_fused_with_sf",
     ROUTING_PARAMS "hidden= alignment= num_positions=exact slots=mapped dtype=e4m3 layout=packed offset=0 "
@@ -140,3 +141,4 @@ const case_op expand_to_fused_with_sf_cases = {
     .models = CASE_LINES(
         "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1"),
 };
+// clang-format on

@@ -37,6 +37,7 @@ static size_t workspace(const case_arguments *a)
 
 static void oracle(case_problem *c) { mapping_answer(c, MAPPING, &c->tensors[INDICES], c->scalar); }
 
+// clang-format off: lines of cases
 const case_op get_fused_mapping_cases = {
     "moe_get_fused_mapping",
     ROUTING_PARAMS "alignment= num_positions=exact counts=0 host=0 dtype=i64 layout=packed offset=0 "
@@ -107,3 +108,4 @@ const case_op get_fused_mapping_cases = {
     .models = CASE_LINES(
         "num_tokens=4096 num_topk={num_topk} num_experts={experts_per_rank},{num_experts} alignment=128"),
 };
+// clang-format on

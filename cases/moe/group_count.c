@@ -32,6 +32,7 @@ static void oracle(case_problem *c)
     free(count);
 }
 
+// clang-format off: lines of cases
 const case_op group_count_cases = {
     "moe_group_count",
     "num_tokens= num_topk= num_groups= num_ranks=1 routing=uniform dtype=i64 layout=packed offset=0 "
@@ -69,3 +70,4 @@ const case_op group_count_cases = {
         "num_tokens=64 num_topk=8 num_groups=4,256,4096,20000,100000 dtype=i64,i32"),
     .models = CASE_LINES("num_tokens=4096 num_topk={num_topk} num_groups={num_experts}"),
 };
+// clang-format on

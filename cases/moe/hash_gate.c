@@ -108,6 +108,7 @@ static int64_t bytes(const case_problem *c)
            gate_bytes_of(c, WEIGHTS);
 }
 
+// clang-format off: lines of cases
 const case_op hash_gate_cases = {
     "moe_hash_gate",
     GATE_SIZES "vocabulary= " GATE_REST " ids=valid id_dtype=i64 table_dtype=i32",
@@ -174,3 +175,4 @@ const case_op hash_gate_cases = {
         "num_tokens=4096 num_experts={num_experts} num_topk={num_topk} vocabulary={hash_vocabulary} "
         "scoring={scoring}"),
 };
+// clang-format on

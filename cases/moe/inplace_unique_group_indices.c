@@ -53,6 +53,7 @@ static void oracle(case_problem *c)
 
 static int64_t bytes(const case_problem *c) { return 2 * case_tensor_bytes(&c->tensors[0]); }
 
+// clang-format off: lines of cases
 const case_op inplace_unique_group_indices_cases = {
     "moe_inplace_unique_group_indices",
     "num_tokens= num_topk= num_groups= dtype=i64 values=some_empty layout=packed offset=0",
@@ -82,3 +83,4 @@ const case_op inplace_unique_group_indices_cases = {
         "num_tokens=64 num_topk=1,2,6,8,9,16,32,33 num_groups=8 dtype=i64,i32"),
     .models = CASE_LINES("num_tokens=4096 num_topk={num_topk} num_groups=8"),
 };
+// clang-format on

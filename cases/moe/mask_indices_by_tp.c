@@ -54,6 +54,7 @@ static int64_t bytes(const case_problem *c)     /* in place one tensor is read a
     return case_all_bytes(c) * (c->num_tensors > MASKED ? 1 : 2);
 }
 
+// clang-format off: lines of cases
 const case_op mask_indices_by_tp_cases = {
     "moe_mask_indices_by_tp",
     "num_tokens= num_topk= num_experts= num_ep_ranks=0 num_tp_ranks=0 tp_rank=0 dtype=i64 "
@@ -105,3 +106,4 @@ const case_op mask_indices_by_tp_cases = {
     .models = CASE_LINES(
         "num_tokens=4096 num_topk={num_topk} num_experts={num_experts} num_ep_ranks=8 num_tp_ranks=2"),
 };
+// clang-format on

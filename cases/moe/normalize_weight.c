@@ -66,6 +66,7 @@ static int64_t bytes(const case_problem *c)
     return case_all_bytes(c) + (in_place ? case_tensor_bytes(&c->tensors[WEIGHTS]) : 0);
 }
 
+// clang-format off: lines of cases
 const case_op normalize_weight_cases = {
     "moe_normalize_weight",
     "num_tokens= num_topk= values=uniform in_place=0 layout=packed offset=0 out_offset=0",
@@ -92,3 +93,4 @@ const case_op normalize_weight_cases = {
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 num_topk=1,2,6,7,8,9,16,32,33,64,65"),
     .models = CASE_LINES("num_tokens=4096 num_topk={num_topk}"),
 };
+// clang-format on

@@ -233,6 +233,7 @@ static int64_t bytes(const case_problem *c)
     return case_all_bytes(c) - case_tensor_bytes(x) + c->scalar * row;
 }
 
+// clang-format off: lines of cases
 const case_op reduce_fused_cases = {
     "moe_reduce_fused",
     ROUTING_PARAMS "hidden= alignment= num_positions=exact slots=mapped dtype=bf16 out_dtype=bf16 weights=1 "
@@ -311,3 +312,4 @@ const case_op reduce_fused_cases = {
     .models = CASE_LINES(
         "num_tokens=64 num_topk={num_topk} num_experts={experts_per_rank} hidden={hidden} alignment=1"),
 };
+// clang-format on

@@ -57,6 +57,7 @@ static int64_t bytes(const case_problem *c)
     return bytes;
 }
 
+// clang-format off: lines of cases
 const case_op route_cases = {
     "moe_route",
     GATE_SIZES GATE_GROUPS GATE_REST GATE_CHOICE
@@ -138,3 +139,4 @@ const case_op route_cases = {
         "num_tokens=4096 num_experts={num_experts} num_topk={num_topk} num_groups={num_groups} "
         "num_topk_groups={num_topk_groups} scoring={scoring}"),
 };
+// clang-format on

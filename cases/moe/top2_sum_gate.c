@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "cases/moe/common/gate.h"
 
+// clang-format off: lines of cases
 const case_op top2_sum_gate_cases = {
     "moe_top2_sum_gate", GATE_SIZES GATE_GROUPS GATE_REST GATE_CHOICE,
     gate_setup, gate_run, gate_oracle, gate_bytes, NULL,
@@ -226,3 +227,4 @@ const case_op top2_sum_gate_cases = {
         "num_tokens=4096 num_experts={num_experts} num_topk={num_topk} num_groups={num_groups} "
         "num_topk_groups={num_topk_groups} scoring={scoring}"),
 };
+// clang-format on

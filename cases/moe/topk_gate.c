@@ -44,6 +44,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[IDX].shape[0], 64 * c->tensors[SCORES].shape[1], oracle_rows, c);
 }
 
+// clang-format off: lines of cases
 const case_op topk_gate_cases = {
     "moe_topk_gate",
     "num_tokens= num_experts= num_topk= dtype=i64 values=normal layout=packed offset=0 out_offset=0",
@@ -93,3 +94,4 @@ const case_op topk_gate_cases = {
         "num_tokens=64 num_experts=256 num_topk=32,33,256"),
     .models = CASE_LINES("num_tokens=4096 num_experts={num_experts} num_topk={num_topk}"),
 };
+// clang-format on

@@ -81,6 +81,7 @@ static void oracle(case_problem *c)
     case_parallel(scores->shape[0], 64 * scores->shape[1] * scores->shape[2], oracle_rows, c);
 }
 
+// clang-format off: lines of cases
 const case_op topk_sum_and_topk_group_idx_cases = {
     "moe_topk_sum_and_topk_group_idx",
     "num_tokens= num_groups= experts_per_group= num_topk_sum=2 num_topk_groups= dtype=i64 values=normal "
@@ -140,3 +141,4 @@ const case_op topk_sum_and_topk_group_idx_cases = {
         "num_tokens=4096 num_groups={num_groups} experts_per_group={experts_per_group} num_topk_sum=2 "
         "num_topk_groups={num_topk_groups}"),
 };
+// clang-format on

@@ -53,6 +53,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[OUT].shape[0], 64 * c->tensors[OUT].shape[1], oracle_rows, c);
 }
 
+// clang-format off: lines of cases
 const case_op cast_back_cases = {
     "quant_cast_back",
     "num_rows= num_cols= format=e4m3 dtype=bf16 x_num_per_tokens=1 x_num_per_channels=128 x_sf=row "
@@ -118,3 +119,4 @@ const case_op cast_back_cases = {
         "num_rows=256 num_cols=7168 format=e4m3,e2m1,e5m6 dtype=bf16,f32 x_num_per_channels=100"),
     .models = CASE_LINES("num_rows=4096 num_cols={hidden}"),
 };
+// clang-format on

@@ -9,6 +9,7 @@ static tgl_status run(const case_arguments *a)
                                     a->stream);
 }
 
+// clang-format off: lines of cases
 const case_op per_block_cast_cases = {
     "quant_per_block_cast",
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_tokens=128 num_per_channels=128 round=0 sf=row "
@@ -81,3 +82,4 @@ const case_op per_block_cast_cases = {
         "num_per_channels=1 round=1 sf=row,packed"),
     .models = CASE_LINES("num_rows=4096 num_cols={hidden} round=0,1"),
 };
+// clang-format on

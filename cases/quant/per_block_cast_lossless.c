@@ -160,6 +160,7 @@ static void oracle(case_problem *c)
     case_parallel(quant_ceil_div(g.rows, g.bm), 64 * g.bm * g.cols, oracle_rows_of_blocks, c);
 }
 
+// clang-format off: lines of cases
 const case_op per_block_cast_lossless_cases = {
     "quant_per_block_cast_lossless",
     "num_rows= num_cols= num_per_tokens=128 num_per_channels=128 x_num_per_tokens=1 "
@@ -211,3 +212,4 @@ const case_op per_block_cast_lossless_cases = {
         "num_rows=256 num_cols=7168 x_num_per_tokens=32 inexact=0,1",
         "num_rows=256 num_cols=7200 x_num_per_channels=10 num_per_tokens=6 num_per_channels=30,0"),
 };
+// clang-format on

@@ -9,6 +9,7 @@ static tgl_status run(const case_arguments *a)
                                                         quant_params_in(a->problem), a->stream);
 }
 
+// clang-format off: lines of cases
 const case_op per_block_cast_with_precomputed_sf_cases = {
     "quant_per_block_cast_with_precomputed_sf",
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_tokens=128 num_per_channels=128 sf=row "
@@ -41,3 +42,4 @@ const case_op per_block_cast_with_precomputed_sf_cases = {
         "num_rows=256 num_cols=7168 dtype=bf16,f32 format=e4m3,e2m1 num_per_tokens=7,0 "
         "num_per_channels=100,0"),
 };
+// clang-format on

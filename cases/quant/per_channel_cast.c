@@ -84,6 +84,7 @@ static void oracle(case_problem *c)
                                 .out = out });
 }
 
+// clang-format off: lines of cases
 const case_op per_channel_cast_cases = {
     "quant_per_channel_cast",
     "num_rows= num_cols= num_tokens=0 map=none dtype=bf16 num_per_tokens=128 round=0 "
@@ -159,3 +160,4 @@ const case_op per_channel_cast_cases = {
         "num_rows=256 num_cols=7168 num_tokens=100 map=none,random dtype=e4m3 x_num_per_channels=10"),
     .models = CASE_LINES("num_rows=4096 num_cols={hidden} round=0,1"),
 };
+// clang-format on

@@ -32,6 +32,7 @@ static void oracle(case_problem *c)
                                 .out = &c->tensors[OUT] });
 }
 
+// clang-format off: lines of cases
 const case_op per_channel_cast_and_transpose_cases = {
     "quant_per_channel_cast_and_transpose",
     "num_rows= num_cols= dtype=bf16 num_per_tokens=128 round=0 values=normal layout=packed offset=0 "
@@ -67,3 +68,4 @@ const case_op per_channel_cast_and_transpose_cases = {
         "num_rows=255 num_cols=100 dtype=bf16,f32 num_per_tokens=32,128,100"),
     .models = CASE_LINES("num_rows=4096 num_cols={hidden} round=0,1"),
 };
+// clang-format on

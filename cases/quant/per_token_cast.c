@@ -9,6 +9,7 @@ static tgl_status run(const case_arguments *a)
                                     quant_params_in(a->problem), a->stream);
 }
 
+// clang-format off: lines of cases
 const case_op per_token_cast_cases = {
     "quant_per_token_cast",
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_channels=128 round=0 sf=row x_num_per_tokens=1 "
@@ -122,3 +123,4 @@ const case_op per_token_cast_cases = {
         "num_rows=4096 num_cols={hidden} round=1 sf=packed",
         "num_rows=4096 num_cols={hidden} round=0 sf=row"),
 };
+// clang-format on

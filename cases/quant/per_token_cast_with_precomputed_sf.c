@@ -9,6 +9,7 @@ static tgl_status run(const case_arguments *a)
                                                         quant_params_in(a->problem), a->stream);
 }
 
+// clang-format off: lines of cases
 const case_op per_token_cast_with_precomputed_sf_cases = {
     "quant_per_token_cast_with_precomputed_sf",
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_channels=128 sf=row x_num_per_tokens=1 "
@@ -49,3 +50,4 @@ const case_op per_token_cast_with_precomputed_sf_cases = {
         "x_sf=packed"),
     .models = CASE_LINES("num_rows=4096 num_cols={hidden}"),
 };
+// clang-format on

@@ -245,6 +245,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[X].shape[0], 512 * c->tensors[X].shape[1], oracle_rows, c);
 }
 
+// clang-format off: lines of cases
 const case_op swiglu_backward_and_per_token_cast_cases = {
     "quant_swiglu_backward_and_per_token_cast",
     "num_rows= num_cols= num_tokens= num_topk= num_picks= num_per_channels=128 round=0 sf=row x_sf=row "
@@ -298,3 +299,4 @@ const case_op swiglu_backward_and_per_token_cast_cases = {
     .models = CASE_LINES("num_rows=4096 num_cols={intermediate} num_tokens=64 num_topk={num_topk} "
         "num_picks=64 round=0,1"),
 };
+// clang-format on

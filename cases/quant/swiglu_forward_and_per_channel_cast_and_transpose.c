@@ -77,6 +77,7 @@ static void oracle(case_problem *c)
                                 .sf = &c->tensors[SF], .out = &c->tensors[OUT] });
 }
 
+// clang-format off: lines of cases
 const case_op swiglu_forward_and_per_channel_cast_and_transpose_cases = {
     "quant_swiglu_forward_and_per_channel_cast_and_transpose",
     "num_rows= num_cols= dtype=bf16 num_per_tokens=128 round=0 without_transpose=0 clamp=none "
@@ -121,3 +122,4 @@ const case_op swiglu_forward_and_per_channel_cast_and_transpose_cases = {
         "num_rows=255 num_cols=100 dtype=bf16,f32 num_per_tokens=32,128 without_transpose=0,1"),
     .models = CASE_LINES("num_rows=4096 num_cols={intermediate} round=0,1"),
 };
+// clang-format on

@@ -190,6 +190,7 @@ static int64_t bytes(const case_problem *c)
     return case_all_bytes(c) - (rows ? of_rows / rows * skipped : 0);
 }
 
+// clang-format off: lines of cases
 const case_op swiglu_forward_and_per_token_cast_cases = {
     "quant_swiglu_forward_and_per_token_cast",
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_channels=128 round=0 sf=row weights=0 skip=0 "
@@ -254,3 +255,4 @@ const case_op swiglu_forward_and_per_token_cast_cases = {
         "num_rows=64 num_cols=100 dtype=bf16,f32 num_per_channels=100,7"),
     .models = CASE_LINES("num_rows=4096 num_cols={intermediate} round=1 sf=packed clamp=none,10"),
 };
+// clang-format on

@@ -40,6 +40,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[X].slots, 64, oracle_bytes, c);
 }
 
+// clang-format off: lines of cases
 const case_op unpack_from_e2m1fn_x2_cases = {
     "quant_unpack_from_e2m1fn_x2", "num_bytes= shape=1d dtype=f32 pairs=e2m1x2 offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
@@ -53,3 +54,4 @@ const case_op unpack_from_e2m1fn_x2_cases = {
     .lists[CASE_BENCH] = CASE_LINES("num_bytes=458752,14680064,28675584 dtype=f32,bf16,e4m3"),
     .lists[CASE_KERNELS] = CASE_LINES("num_bytes=4096 dtype=f32,bf16,f16,e4m3 pairs=e2m1x2,i8,u8"),
 };
+// clang-format on

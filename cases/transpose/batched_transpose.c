@@ -16,6 +16,7 @@ static tgl_status run(const case_arguments *a)
     return tgl_batched_transpose(a->arg[X], a->arg[OUT], a->stream);
 }
 
+// clang-format off: lines of cases
 const case_op batched_transpose_cases = {
     "batched_transpose", "num_batches= num_rows= num_cols= dtype= layout=packed offset=0 out_offset=0",
     setup, run, transpose_oracle, case_all_bytes, NULL,
@@ -48,3 +49,4 @@ const case_op batched_transpose_cases = {
         "num_batches=32 num_rows=64,8064 num_cols=64,7168 dtype=e4m3,bf16,f32,i64,c128"),
     .models = CASE_LINES("num_batches=8 num_rows=4096 num_cols={hidden} dtype=e4m3,bf16,f32"),
 };
+// clang-format on

@@ -22,6 +22,7 @@ static tgl_status run(const case_arguments *a) { return tgl_transpose(a->arg[X],
 /* end */
 
 /* doc: table */
+// clang-format off: lines of cases
 const case_op transpose_cases = {
     "transpose", "num_rows= num_cols= dtype= layout=packed offset=0 out_offset=0",
     setup, run, transpose_oracle, case_all_bytes, NULL,
@@ -65,3 +66,4 @@ const case_op transpose_cases = {
         "num_rows=67 num_cols=70 dtype=e4m3,bf16,f32,i64,c128 layout=gap,transposed,steps"),
     .models = CASE_LINES("num_rows=4096 num_cols={hidden} dtype=e4m3,bf16,f32"),
 };
+// clang-format on

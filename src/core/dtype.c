@@ -4,6 +4,7 @@
 #include <string.h>
 
 /* Row i is the dtype of bit i. */
+// clang-format off: a row for each dtype
 static const struct { tgl_dtype dtype; const char *name; DLDataType dlpack; } dtypes[] = {
     { TGL_BOOL, "bool", { TGL_DL_BOOL, 8, 1 } },
     { TGL_I8, "i8", { TGL_DL_INT, 8, 1 } },
@@ -25,6 +26,7 @@ static const struct { tgl_dtype dtype; const char *name; DLDataType dlpack; } dt
     { TGL_UE8M0, "ue8m0", { TGL_DL_E8M0FNU, 8, 1 } },
     { TGL_E2M1X2, "e2m1x2", { TGL_DL_E2M1FN, 4, 2 } },
 };
+// clang-format on
 enum { NUM_DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
 static bool is_same(DLDataType a, DLDataType b)

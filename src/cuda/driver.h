@@ -100,6 +100,7 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
 
 /* X(name, parameters): the table's fields are these names, the symbols are cu<name> at API version 12.0.
  * The library needs these. */
+// clang-format off: a line for each function
 #define TGL_DRIVER_NEEDED(X)                                                                               \
     X(Init, (unsigned flags))                                                                              \
     X(GetErrorName, (tgl_cu_result result, const char **name))                                             \
@@ -148,8 +149,10 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
     X(MemcpyDtoHAsync, (void *to, tgl_cu_pointer from, size_t bytes, tgl_stream stream))                   \
     X(Memcpy2DAsync, (const tgl_cu_copy_2d *copy, tgl_stream stream))                                      \
     X(LaunchHostFunc, (tgl_stream stream, void (*function)(void *), void *data))
+// clang-format on
 
 /* For ops with tensor maps, tests, tools and benches; NULL if the driver (old or emulated) lacks it. */
+// clang-format off: a line for each function
 #define TGL_DRIVER_MORE(X)                                                                                 \
     X(KernelGetParamInfo, (tgl_cu_kernel kernel, size_t place, size_t *offset, size_t *bytes))             \
     X(DeviceGetPCIBusId, (char *text, int bytes, tgl_cu_device device))                                    \
@@ -187,6 +190,7 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
       (tgl_cu_tensor_map *map, int type, uint32_t rank, void *address, const uint64_t *dims,               \
        const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides, int interleave,      \
        int swizzle, int l2_promotion, int out_of_bounds_fill))
+// clang-format on
 
 typedef struct {
     void *handle;                          /* of dlopen, for functions that are not in the table */

@@ -22,8 +22,8 @@ enum { THREADS = 64 * STREAMS, TILES = PRE_TILES(STREAMS), TOKENS = PRE_TOKENS(S
        ROW_TILES = (ROWS + 7) / 8, PASS = ROW_TILES < PRE_PASS ? ROW_TILES : PRE_PASS,
        WIDTH = 8 * PRE_PASS + 1,
        SUBTREE = PRE_SUBTREE(STREAMS), SUBTREES = PRE_SUBTREES(STREAMS), ENTRIES = SEGMENTS * SUBTREES,
-       PADDED = ENTRIES <= 1 ? 1 : ENTRIES <= 2 ? 2 : ENTRIES <= 4 ? 4 : ENTRIES <= 8 ? 8 : ENTRIES <= 16 ? 16
-                : ENTRIES <= 32 ? 32 : ENTRIES <= 64 ? 64 : 128 };
+       PADDED = (ENTRIES <= 1 ? 1 : ENTRIES <= 2 ? 2 : ENTRIES <= 4 ? 4 : ENTRIES <= 8 ? 8 : ENTRIES <= 16 ? 16
+                 : ENTRIES <= 32 ? 32 : ENTRIES <= 64 ? 64 : 128) };
 
 struct fragments { u32 step[2][4]; };           /* of 8 rows: hi and lo of four columns per lane, in two steps */
 
@@ -315,7 +315,7 @@ DEV void finish_tile(const pre_fwd_args &a, i64 first, int count, float *of_toke
 #endif
 
 /* Without vectors, and with one or two streams, 1: the compiler then does not save registers and spill. 0 says nothing. */
-extern "C" __global__ void __launch_bounds__(THREADS, HAS_VECTORS && STREAMS > 2 ? 0 : 1) pre_fwd(
+extern "C" __global__ void __launch_bounds__(THREADS, STREAMS > 2 && HAS_VECTORS ? 0 : 1) pre_fwd(
     const __grid_constant__ pre_fwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);

@@ -61,8 +61,9 @@ enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECE
        UNITS = COLUMNS / 8, PASS = PRE_STREAM_PASS(PIECES),         /* tokens at a time */
        /* Registers of a thread. On an H200 the compiler loads the next piece ahead of products from 208 on, not at 200
         * (1024 x 7168: 30.1 us, not 33.8), and the applying warps need 56 (at 48: 33.9). */
-       PRODUCT_REGISTERS = PIECES > 6 ? 208 : PIECES > 5 ? 192 : 160,
-       APPLY_REGISTERS = PIECES > 6 ? 56 : PIECES > 5 ? 72 : 96, OTHER_REGISTERS = PIECES > 6 ? 40 : PIECES > 5 ? 56 : 96 };
+       PRODUCT_REGISTERS = (PIECES > 6 ? 208 : PIECES > 5 ? 192 : 160),
+       APPLY_REGISTERS = (PIECES > 6 ? 56 : PIECES > 5 ? 72 : 96),
+       OTHER_REGISTERS = (PIECES > 6 ? 40 : PIECES > 5 ? 56 : 96) };
 
 /* mbarriers, by their number */
 enum { LOADED = 0, GATED = STAGES, SUMMED = 2 * STAGES, SENT = SUMMED + 2, HOT_OWNED = SENT + 2, OWNED, TURNED, HERE,

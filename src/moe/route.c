@@ -22,7 +22,7 @@ tgl_signature tgl_moe_route_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-_Static_assert(ROUTE_MAX_TOKENS * GATE_MAX_SLOTS <= MAP_MAX_PAIRS, "map_write() takes all pairs");
+_Static_assert(MAP_MAX_PAIRS >= ROUTE_MAX_TOKENS * GATE_MAX_SLOTS, "map_write() takes all pairs");
 
 static bool has_one_launch(const route_args *a)
 {

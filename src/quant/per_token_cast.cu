@@ -124,8 +124,8 @@ DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u
 
 /* 48 registers, or 64: by default the compiler takes a few more, or 32 and spills. */
 enum {
-    MIN_BLOCKS = VECTORS > 4 ? 1
-                 : BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : __CUDA_ARCH__ >= 900 ? 5 : 1
+    MIN_BLOCKS = (VECTORS > 4 ? 1
+                  : BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : __CUDA_ARCH__ >= 900 ? 5 : 1)
 };
 
 #if IS_FEW

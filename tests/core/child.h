@@ -16,11 +16,13 @@ enum { CHILD_TEXT = 8192 };
  * `f` returns whether its checks passed. `text` (may be NULL) gets what it wrote to stderr. */
 static inline bool in_child(const char *const *environment, bool (*f)(void), char text[CHILD_TEXT])
 {
+    // clang-format off: columns of names
     static const char *const cleared[] = {
         "TEGULA_LOG",       "TEGULA_NUM_THREADS",    "TEGULA_NUM_SMS", "TEGULA_PDL",      "TEGULA_JIT",
         "TEGULA_CACHE_DIR", "TEGULA_CACHE_READONLY", "TEGULA_LIBCUDA", "TEGULA_LIBNVRTC", "HOME",
         "XDG_CACHE_HOME",   "TEGULA_CPU"
     };
+    // clang-format on
     int ends[2], status = -1;
     fflush(stdout);
     if (pipe(ends)) return false;

@@ -543,8 +543,10 @@ TEST(threads)
 
 /* ---- the quick way against the slow one ---- */
 
+// clang-format off: many numbers
 static const int64_t NUMBERS[] = { -1, 0, 1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 24, 100, (int64_t)1 << 31, (int64_t)1 << 40,
                                    (int64_t)1 << 58, (int64_t)1 << 62, INT64_MAX, INT64_MIN };
+// clang-format on
 static int64_t any_number(test_random *r)
 {
     return NUMBERS[test_below(r, (int64_t)(sizeof NUMBERS / sizeof *NUMBERS))];

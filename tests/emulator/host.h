@@ -31,6 +31,7 @@ typedef struct {
 } launch_config;
 
 /* X(name, parameters): the entry points the tests use */
+// clang-format off: lists of functions
 #define DRIVER_CALLS(X)                                                                              \
     X(Init, (unsigned)) X(DriverGetVersion, (int *)) X(DeviceGetCount, (int *))                      \
     X(DeviceGet, (int *, int)) X(DeviceGetName, (char *, int, int))                                  \
@@ -80,6 +81,7 @@ typedef struct {
 #define FIELD(name, parameters) int (*name) parameters;
 static struct { DRIVER_CALLS(FIELD) } cu;
 static struct { NVRTC_CALLS(FIELD) } nv;
+// clang-format on
 static struct {                                 /* NULL on a GPU */
     emuFail_function Fail, NvrtcFail;
     emuCalls_function Calls, NvrtcCalls;

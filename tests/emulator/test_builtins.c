@@ -117,6 +117,7 @@ TEST(integers)
     start();
     const uint32_t in[] = { 0x12345678u, 1, 0, 0xaabbccddu };
     const unsigned __int128 square = (unsigned __int128)0x12345678aabbccddull * 0x12345678aabbccddull;
+    // clang-format off: a line for each kind of function
     const uint32_t want[] = {
         13, 24, 32, 8, 0, 0x80000000u,
         0xaabb1234u,
@@ -124,6 +125,7 @@ TEST(integers)
         0x00000001u, 0x80000000u, 0x0f123456u, 3, (uint32_t)(square >> 96),
         13 + 20, 63, 11, 7 + 3, 2, (uint32_t)-2, 0x7fffffffu, 2, 0x4f000000u + 0xbf800000u,
     };
+    // clang-format on
     dptr src = device_copy(in, sizeof in), out = device_copy(NULL, BYTES);
     void *args[] = { &src, &out };
     ran("t_bits", launch(kernel("t_bits"), 1, 1, 1, PLAIN, 0, args));

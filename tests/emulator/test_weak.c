@@ -7,11 +7,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+// clang-format off: pairs
 static const struct { const char *entry; bool is_ordered; } messages[] = {
     { "relaxed", false }, { "fenced", true }, { "released", true }, { "fenced_for_the_block_only", false },
     { "of_a_block", true }, { "of_a_block_unfenced", false }, { "of_a_block_without_barrier", false },
     { "of_a_warp", true }, { "reduced", true }, { "reduced_relaxed", false }, { "own_stores", true },
 };
+// clang-format on
 
 static int arrived(void *library, const char *entry, uint64_t first_seed, uint64_t num_seeds)
 {

@@ -90,9 +90,11 @@ TEST(worked_example)
                .ids = ids, .mask = image_token_mask, .cu_seqlens = cu_seqlens, .history = history, .map = map,
                .multipliers = multipliers, .vocab_sizes = vocab_sizes, .offsets = offsets,
                .ngram = { .pad_id = 6 } };
+    // clang-format off: rows of tokens
     check_rows(c, INTS(18, 34, 70,              /* window 2 7 6 6: 4 and 9 mapped, -1 cuts; hashes 6, 37, 15, 57 */
                        9, 29, 56, /**/ -1, -1, -1, /**/ 18, 29, 56, /**/ 8, 24, 63, /**/ 11, 19, 43,
                        -1, -1, -1));            /* a token of no request */
+    // clang-format on
     c.ngram.hash_masked = true;
     check_rows(c, INTS(18, 34, 70, 9, 29, 56, /**/ 12, 34, 58, /**/ 18, 29, 56, 8, 24, 63, 11, 19, 43, -1, -1, -1));
     /* end */

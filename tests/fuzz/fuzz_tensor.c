@@ -25,10 +25,12 @@ typedef struct { DLTensor t; int64_t shape[DIMS], strides[DIMS]; } tensor;
 
 static int64_t take_number(bytes *b)        /* mostly small, else one that may overflow */
 {
+    // clang-format off: many numbers
     static const int64_t hard[16] = {
         0, -1, 1, 255, 1024, -1024, 65536, ((int64_t)1 << 31) - 1, -((int64_t)1 << 31), (int64_t)1 << 32,
         ((int64_t)1 << 56) - 1, (int64_t)1 << 56, INT64_MAX / 4 + 1, INT64_MAX / 2, INT64_MAX, INT64_MIN,
     };
+    // clang-format on
     const unsigned v = take(b);
     if (v < 192) return v % 12;
     if (v < 208) return (int64_t)v - 208;

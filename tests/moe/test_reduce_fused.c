@@ -142,6 +142,7 @@ TEST(scale_comes_last)
 
 TEST(e4m3_saturates)
 {
+    // clang-format off: a table
     static const struct { float x; uint8_t want; } cases[] = {
         { 448, 0x7e }, { 449, 0x7e }, { 464, 0x7e }, { 465, 0x7e }, { 480, 0x7e }, { 1e6f, 0x7e },
         { INFINITY, 0x7e }, { -448, 0xfe }, { -449, 0xfe }, { -464, 0xfe }, { -465, 0xfe }, { -1e30f, 0xfe },
@@ -152,6 +153,7 @@ TEST(e4m3_saturates)
         /* of 1, steps are 2^-3 */
         { 1, 0x38 }, { 1.0625f, 0x38 }, { 1.0626f, 0x39 }, { 1.1875f, 0x3a }, { 1.1874f, 0x39 },
     };
+    // clang-format on
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const sum s = { { cases[i].x }, { 1 }, { 1 }, { 0 }, 1 };
         check_sum(&s, NULL, TGL_E4M3, &cases[i].want, "e4m3");
@@ -180,11 +182,13 @@ TEST(every_nan_is_the_same)     /* all bits but the sign are set, whatever its o
 
 TEST(halves_overflow_to_infinity)
 {
+    // clang-format off: a table
     static const struct { float x; uint16_t f16, bf16; } cases[] = {
         { 65504, 0x7bff, 0x4780 }, { 65519.996f, 0x7bff, 0x4780 }, { 65520, 0x7c00, 0x4780 },
         { 3.3961775e38f, 0x7c00, 0x7f80 }, { 3.3961773e38f, 0x7c00, 0x7f7f }, { -65520, 0xfc00, 0xc780 },
         { 0x1p-25f, 0, 0x3300 }, { 0x1.000002p-25f, 1, 0x3300 }, { 0x1p-133f, 0, 1 }, { 0x1p-134f, 0, 0 },
     };
+    // clang-format on
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const sum s = { { cases[i].x }, { 1 }, { 1 }, { 0 }, 1 };
         check_sum(&s, NULL, TGL_F16, &cases[i].f16, "f16");

@@ -34,7 +34,8 @@ TEST(kernel_of_many_tokens)
         "num_tokens=37 num_experts=257 num_topk=6 layout=gap,repeated offset=0,1 scoring=identity",
         "num_tokens=37 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 dtype=i32 "
         "values=normal,ties bias=none", NULL
-    }, *const mapped_lines[] = {
+    };
+    static const char *const mapped_lines[] = {
         "num_tokens=37 num_experts=257 num_topk=6 mask=some fix=some unmapped=gap num_shared_experts=2 "
         "replicas=5 map=random,wild bias=disabled scoring=identity excluded=zeros,ties,nan,inf,denormal,wild",
         "num_tokens=37 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 mask=some fix=some "

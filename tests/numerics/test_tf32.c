@@ -17,6 +17,7 @@ TESTS_OF_FORMAT(tf32_code, uint32_t, 0x1.ffcp127, .mantissa_bits = 10, .bias = 1
 /* What an integer add alone would lose: infinity, NaN of any payload. */
 TEST(tf32_examples)
 {
+    // clang-format off: a row for each rule
     const struct { uint32_t bits, want; } examples[] = {
         { 0x3DCCCCCD, 0x3DCCC000 },     /* 0.1 */
         { 0x3EAAAAAB, 0x3EAAA000 },     /* 1/3 */
@@ -33,6 +34,7 @@ TEST(tf32_examples)
         { 0x7F800001, 0x7FFFE000 },
         { 0x80000FFF, 0x80000000 },
     };
+    // clang-format on
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++) {
         const uint32_t seen = bits_of(tgl_tf32_from_f32(float_of(examples[i].bits)));
         CHECK_THAT(seen == examples[i].want, "0x%08" PRIX32 " becomes 0x%08" PRIX32 ", want 0x%08" PRIX32,

@@ -95,8 +95,10 @@ static uint64_t distinct_bits(const case_tensor *t, int64_t i, uint64_t random)
 static uint64_t wild_bits(const case_tensor *t, int64_t i, uint64_t random)
 {
     const int64_t n = (int64_t)t->high, good = (int64_t)(random >> 8) % (n > 0 ? n : 1);
+    // clang-format off: many numbers
     const int64_t wild[] = { -1, -2, n, n + 1, INT32_MIN, INT32_MAX, (int64_t)INT32_MAX + 1, INT64_MIN, INT64_MAX,
                              good - ((int64_t)1 << 32), good + ((int64_t)1 << 32), (int64_t)random, good };
+    // clang-format on
     return (uint64_t)(random & 1 ? good : wild[(random >> 1) % (sizeof wild / sizeof *wild)]);
 }
 
@@ -126,11 +128,13 @@ tgl_status moe_choose_fill(const case_problem *c, case_tensor *t)
 {
     const char *values = case_text(c, "values");
     t->low = 0, t->high = 1;
+    // clang-format off: a chain of conditions
     t->fill = !strcmp(values, "normal")    ? case_fill_normal
               : !strcmp(values, "uniform") ? case_fill_uniform
               : !strcmp(values, "bits")    ? case_fill_bits
               : !strcmp(values, "close") || !strcmp(values, "coarse") || !strcmp(values, "mirrored") ? fill_formula
                                                                                                      : NULL;
+    // clang-format on
     for (int i = 0; i < NUM_TABLES; i++)
         if (!strcmp(values, tables[i].name)) t->fill = fill_table;
     if (t->fill) return TGL_OK;

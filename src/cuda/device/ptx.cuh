@@ -27,6 +27,7 @@ typedef long long i64;
 #define DEV static __device__ __forceinline__
 #define FULL 0xffffffffu                        /* all lanes of a warp */
 
+// clang-format off: an instruction, then its operands
 /* ---- shared memory ----
  *     SHARED(u32[BINS], count);         an array or a variable, aligned to at least 16 bytes
  *     SHARED_DYNAMIC(memory, 1024);     dynamic shared memory as unsigned char *, alignment at most 1024 */
@@ -817,5 +818,6 @@ template <int N> DEV void registers_up(void) { }
 template <int N> DEV void registers_down(void) { }
 #endif
 #endif
+// clang-format on
 
 #endif

@@ -15,7 +15,7 @@ static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && GROUPS >= 1 && GROUP
 enum { COLUMNS = GROUPS == 3 ? STREAMS * (STREAMS + 2) : GROUPS * STREAMS, SUMS = 2 * COLUMNS,
        LANES = GATES_BWD_LANES(COLUMNS), STRANDS = GATES_STRANDS / LANES,
        TOKENS = GATES_CHUNK / LANES,    /* of a lane, which has them of STRANDS strands in turn */
-       LOADS = 16 };                    /* of chunks, in flight: all of 8192 tokens */
+       LOADS = 16 /* of chunks, in flight: all of 8192 tokens */ };
 static_assert(GATES_STRANDS == 16 && GATES_CHUNK_STRANDS == 8 && THREADS % 32 == 0, "as the sums are added");
 
 /* What does not depend on the chunk: a thread's column. */

@@ -13,7 +13,7 @@
 static_assert(NUM_LISTS >= 1 && NUM_LISTS <= 8, "NUM_LISTS is 1 .. 8");
 
 enum {
-    EXPERT_BITS = NUM_LISTS == 1 ? 7 : NUM_LISTS == 2 ? 8 : NUM_LISTS <= 4 ? 9 : 10,
+    EXPERT_BITS = (NUM_LISTS == 1 ? 7 : NUM_LISTS == 2 ? 8 : NUM_LISTS <= 4 ? 9 : 10),
     EXPERT_MASK = (1 << EXPERT_BITS) - 1
 };
 

@@ -44,7 +44,7 @@ template <int FORMAT_, int COUNT> DEV void encode_values(const float *v, u32 *w)
     enum { EACH = FORMAT_ == TGL_FORMAT_E4M3 ? 4 : 8 };
 #pragma unroll
     for (int i = 0; i < COUNT; i += EACH) {
-        if constexpr (FORMAT_ == TGL_FORMAT_E2M1) w[i / 8] = encode_e2m1s<COUNT < 8 ? COUNT : 8>(v + i);
+        if constexpr (FORMAT_ == TGL_FORMAT_E2M1) w[i / 8] = encode_e2m1s<(COUNT < 8 ? COUNT : 8)>(v + i);
         else if constexpr (COUNT == 1) w[0] = encode_e4m3x4(v[0], 0, 0, 0);
         else w[i / 4] = encode_e4m3x4(v[i], v[i + 1], v[i + 2], v[i + 3]);
     }
