@@ -12,16 +12,16 @@
 #define CU(name, ...) tgl_driver_check(cu->name(__VA_ARGS__), "cu" #name)
 
 /* Makes the device current for the rest of a function that begins with ENTER and ends with LEAVE(status). */
-#define ENTER(b)                                                                      \
-    const tgl_driver_table *cu;                                                       \
-    tgl_context_guard guard;                                                          \
-    TGL_TRY(tgl_driver(&cu));                                                         \
+#define ENTER(b)                \
+    const tgl_driver_table *cu; \
+    tgl_context_guard guard;    \
+    TGL_TRY(tgl_driver(&cu));   \
     TGL_TRY(tgl_context_enter((b)->device.device_id, NULL, &guard))
-#define LEAVE(expression)                                                             \
-    do {                                                                              \
-        const tgl_status leaving = (expression);                                      \
-        tgl_context_leave(&guard);                                                    \
-        return leaving;                                                               \
+#define LEAVE(expression)                        \
+    do {                                         \
+        const tgl_status leaving = (expression); \
+        tgl_context_leave(&guard);               \
+        return leaving;                          \
     } while (0)
 
 static tgl_cu_pointer address(const void *p) { return (tgl_cu_pointer)(uintptr_t)p; }
@@ -34,10 +34,8 @@ tgl_status backend_open(const char *name, backend *out)
         return TGL_OK;
     }
     int index = 0, used = 0, count;
-    const bool is_cuda =
-        !strcmp(name, "cuda") || (sscanf(name, "cuda:%d%n", &index, &used) == 1 && !name[used]);
-    if (!is_cuda)
-        return tgl_fail(TGL_ERR_ARGUMENT, "device: is \"%s\", want cpu, cuda or cuda:<number>", name);
+    const bool is_cuda = !strcmp(name, "cuda") || (sscanf(name, "cuda:%d%n", &index, &used) == 1 && !name[used]);
+    if (!is_cuda) return tgl_fail(TGL_ERR_ARGUMENT, "device: is \"%s\", want cpu, cuda or cuda:<number>", name);
     TGL_TRY(tgl_device_count(&count));
     if (index < 0 || index >= count)
         return tgl_fail(TGL_ERR_DEVICE, "device: is cuda:%d, want 0..%d", index, count - 1);
@@ -66,7 +64,7 @@ const backend *backend_of_tests(int i)
         if (!is_named && backend_open("cpu", &backends[count]) == TGL_OK) count++;
         if (backend_open(is_named ? wanted : "cuda", &backends[count]) == TGL_OK) count++;
         else if (!is_named) printf("  no CUDA device: %s\n", tgl_last_error());
-        else {      /* asked for: not skipped in silence */
+        else { /* asked for: not skipped in silence */
             fprintf(stderr, "TEGULA_TEST_DEVICE=%s: %s\n", wanted, tgl_last_error());
             exit(1);
         }
@@ -232,7 +230,7 @@ static tgl_status replay(const backend *b, tgl_status (*call)(void *), void *con
     tgl_status status = CU(StreamBeginCapture, b->stream, TGL_CU_CAPTURE_THREAD_LOCAL);
     if (status != TGL_OK) LEAVE(status);
     status = call(context);
-    const tgl_status ended = CU(StreamEndCapture, b->stream, &graph);       /* also after a failed call */
+    const tgl_status ended = CU(StreamEndCapture, b->stream, &graph); /* also after a failed call */
     if (status == TGL_OK) status = ended;
     if (status == TGL_OK) status = CU(GraphInstantiateWithFlags, &exec, graph, 0);
     for (int i = 0; status == TGL_OK && i < times; i++) status = CU(GraphLaunch, exec, b->stream);
@@ -245,9 +243,8 @@ static tgl_status replay(const backend *b, tgl_status (*call)(void *), void *con
 bool backend_has_graphs(const backend *b)
 {
     const tgl_driver_table *cu;
-    return !backend_is_cpu(b) && tgl_driver(&cu) == TGL_OK && cu->StreamBeginCapture &&
-           cu->StreamEndCapture && cu->GraphInstantiateWithFlags && cu->GraphLaunch && cu->GraphExecDestroy &&
-           cu->GraphDestroy;
+    return !backend_is_cpu(b) && tgl_driver(&cu) == TGL_OK && cu->StreamBeginCapture && cu->StreamEndCapture &&
+           cu->GraphInstantiateWithFlags && cu->GraphLaunch && cu->GraphExecDestroy && cu->GraphDestroy;
 }
 
 tgl_status backend_replay(const backend *b, tgl_status (*call)(void *), void *context, int times)

@@ -26,9 +26,9 @@
 #endif
 
 typedef struct backend {
-    char name[16];              /* "cpu", "cuda:0" */
+    char name[16]; /* "cpu", "cuda:0" */
     DLDevice device;
-    tgl_stream stream;          /* its own, not the default one; NULL on the CPU */
+    tgl_stream stream; /* its own, not the default one; NULL on the CPU */
     bool is_emulated;
 } backend;
 

@@ -87,8 +87,8 @@ static tgl_status put_value(char value[CASE_WORD], const case_pair *w, int64_t c
     const char *comma = memchr(from, ',', (size_t)(end - from));
     const int bytes = (int)((comma ? comma : end) - from);
     if (bytes == 0 || bytes >= CASE_WORD)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is \"%.*s\", want a value of 1 to %d characters",
-                        w->name_bytes, w->name, bytes, from, CASE_WORD - 1);
+        return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is \"%.*s\", want a value of 1 to %d characters", w->name_bytes,
+                        w->name, bytes, from, CASE_WORD - 1);
     memcpy(value, from, (size_t)bytes);
     value[bytes] = 0;
     return TGL_OK;
@@ -108,14 +108,14 @@ tgl_status case_at(const case_op *op, const char *const *lines, int64_t i, case_
     if (!lines || !*lines || i < 0) return tgl_fail(TGL_ERR_ARGUMENT, "%s: no such case", op->name);
     int64_t combinations = count_line(*lines);
     const char *line = *lines;
-    for (case_pair w; case_next_pair(&line, &w);) {       /* the last parameter changes fastest */
+    for (case_pair w; case_next_pair(&line, &w);) { /* the last parameter changes fastest */
         combinations /= num_values(&w);
         const int64_t choice = i / combinations % num_values(&w);
         int p = 0;
         while (p < params->count && !case_pair_is(&w, params->item[p].name)) p++;
         if (p == params->count)
-            return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is no parameter of %s, want some of %s", w.name_bytes,
-                            w.name, op->name, op->params);
+            return tgl_fail(TGL_ERR_ARGUMENT, "%.*s: is no parameter of %s, want some of %s", w.name_bytes, w.name,
+                            op->name, op->params);
         TGL_TRY(put_value(params->item[p].value, &w, choice));
     }
     for (int p = 0; p < params->count; p++)
@@ -149,8 +149,7 @@ const char *case_text(const case_problem *c, const char *name)
 
 static void refuse(case_problem *c, const char *name, const char *want)
 {
-    if (!c->error[0])
-        snprintf(c->error, sizeof c->error, "%s: is \"%s\", want %s", name, case_text(c, name), want);
+    if (!c->error[0]) snprintf(c->error, sizeof c->error, "%s: is \"%s\", want %s", name, case_text(c, name), want);
 }
 
 int64_t case_int(case_problem *c, const char *name)
@@ -192,10 +191,8 @@ case_tensor *case_add(case_problem *c, int index, const char *name, case_role ro
     if (index < 0 || index >= CASE_MAX_TENSORS || ndim < 0 || ndim > CASE_MAX_DIMS) abort();
     if (index >= c->num_tensors) c->num_tensors = index + 1;
     case_tensor *t = &c->tensors[index];
-    *t = (case_tensor){
-        .name = name, .role = role, .dtype = dtype, .ndim = ndim, .compare = { .nan_payload = true }
-    };
-    uint64_t stride = 1;            /* unsigned: sizes that make no sense are refused later, by layout_of() */
+    *t = (case_tensor){ .name = name, .role = role, .dtype = dtype, .ndim = ndim, .compare = { .nan_payload = true } };
+    uint64_t stride = 1; /* unsigned: sizes that make no sense are refused later, by layout_of() */
     for (int d = ndim - 1; d >= 0; d--) {
         t->shape[d] = shape[d];
         t->strides[d] = (int64_t)stride;
@@ -257,10 +254,7 @@ static unsigned char poison(int64_t i, int round)
 
 static int64_t front_bytes(const case_tensor *t) { return guard_bytes() + t->offset * t->element_bytes; }
 static int64_t slot_bytes(const case_tensor *t) { return t->slots * t->element_bytes; }
-static int64_t allocation_bytes(const case_tensor *t)
-{
-    return front_bytes(t) + slot_bytes(t) + guard_bytes();
-}
+static int64_t allocation_bytes(const case_tensor *t) { return front_bytes(t) + slot_bytes(t) + guard_bytes(); }
 
 /* Slots, and where among them element [0, 0, ...] is. */
 static tgl_status layout_of(case_tensor *t, int64_t *first)
@@ -268,13 +262,11 @@ static tgl_status layout_of(case_tensor *t, int64_t *first)
     int64_t low = 0, high = 0, bytes;
     bool is_empty = false, fits = true;
     t->element_bytes = tgl_dtype_bits(tgl_dtype_to_dlpack(t->dtype)) / 8;
-    if (t->offset < 0)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: offset is %" PRId64 ", want >= 0", t->name, t->offset);
+    if (t->offset < 0) return tgl_fail(TGL_ERR_ARGUMENT, "%s: offset is %" PRId64 ", want >= 0", t->name, t->offset);
     for (int d = 0; d < t->ndim; d++) {
         int64_t reach = 0;
         if (t->shape[d] < 0)
-            return tgl_fail(TGL_ERR_ARGUMENT, "%s: size %d is %" PRId64 ", want >= 0", t->name, d,
-                            t->shape[d]);
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: size %d is %" PRId64 ", want >= 0", t->name, d, t->shape[d]);
         is_empty |= t->shape[d] == 0;
         fits &= !__builtin_mul_overflow(t->shape[d] - 1, t->strides[d], &reach);
         fits &= !__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high);
@@ -289,7 +281,7 @@ static tgl_status layout_of(case_tensor *t, int64_t *first)
 
 static int64_t free_host_bytes(void)
 {
-    int64_t kilobytes = INT64_MAX / 1024;       /* unknown: malloc decides */
+    int64_t kilobytes = INT64_MAX / 1024; /* unknown: malloc decides */
     FILE *f = fopen("/proc/meminfo", "r");
     char line[128];
     while (f && fgets(line, sizeof line, f))
@@ -350,26 +342,32 @@ static tgl_status allocate(case_instance *k)
         if (t->period) {
             TGL_TRY(case_table(k->on, t, c, &t->storage, &k->memory[i]));
             t->data = t->storage;
-            k->tensors[i] = (DLTensor){ k->memory[i], t->on_host ? backend_host(k->on) : k->on->device, t->ndim,
-                                        tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides, 0 };
+            k->tensors[i] = (DLTensor){ k->memory[i],
+                                        t->on_host ? backend_host(k->on) : k->on->device,
+                                        t->ndim,
+                                        tgl_dtype_to_dlpack(t->dtype),
+                                        t->shape,
+                                        t->strides,
+                                        0 };
             k->arguments.arg[i] = &k->tensors[i];
             continue;
         }
-        t->storage = calloc((size_t)slot_bytes(t) + 16, 1);     /* never NULL for an empty one */
+        t->storage = calloc((size_t)slot_bytes(t) + 16, 1); /* never NULL for an empty one */
         if (t->role == CASE_INOUT) t->initial = malloc((size_t)slot_bytes(t) + 16);
-        if (!t->storage || (t->role == CASE_INOUT && !t->initial))
-            return tgl_fail(TGL_ERR_MEMORY, "no host memory");
+        if (!t->storage || (t->role == CASE_INOUT && !t->initial)) return tgl_fail(TGL_ERR_MEMORY, "no host memory");
         t->data = t->storage + first[i] * t->element_bytes;
         void *memory;
-        TGL_TRY(
-            (t->on_host ? backend_host_alloc : backend_alloc)(k->on, (size_t)allocation_bytes(t), &memory));
+        TGL_TRY((t->on_host ? backend_host_alloc : backend_alloc)(k->on, (size_t)allocation_bytes(t), &memory));
         k->memory[i] = memory;
         k->memory_bytes[i] = (size_t)allocation_bytes(t);
         /* the distance from the aligned start is a byte_offset, which ops have to honour; an empty tensor has
          * no data at all */
         k->tensors[i] = (DLTensor){ t->slots ? k->memory[i] + guard_bytes() : NULL,
-                                    t->on_host ? backend_host(k->on) : k->on->device, t->ndim,
-                                    tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides,
+                                    t->on_host ? backend_host(k->on) : k->on->device,
+                                    t->ndim,
+                                    tgl_dtype_to_dlpack(t->dtype),
+                                    t->shape,
+                                    t->strides,
                                     t->slots ? (uint64_t)((t->offset + first[i]) * t->element_bytes) : 0 };
         k->arguments.arg[i] = &k->tensors[i];
     }
@@ -378,12 +376,16 @@ static tgl_status allocate(case_instance *k)
     return TGL_OK;
 }
 
-typedef struct { unsigned char *image; int64_t first; int round; } poisoning;
+typedef struct {
+    unsigned char *image;
+    int64_t first;
+    int round;
+} poisoning;
 
 static void poison_chunk(void *context, int64_t begin, int64_t end)
 {
     const poisoning *p = context;
-    if (!scrub_is_on() && p->round == 0) {          /* as below, in a fraction of the time */
+    if (!scrub_is_on() && p->round == 0) { /* as below, in a fraction of the time */
         memset(p->image + begin, 0xff, (size_t)(end - begin));
         return;
     }
@@ -410,8 +412,8 @@ static tgl_status upload_poison(const backend *on, char *memory, int64_t begin, 
 }
 
 /* Poison in a whole allocation, but for `slots` (NULL: none) from `front` on. */
-static tgl_status upload(const backend *on, char *memory, size_t bytes, int round, int64_t front,
-                         const void *slots, int64_t slot_bytes)
+static tgl_status upload(const backend *on, char *memory, size_t bytes, int round, int64_t front, const void *slots,
+                         int64_t slot_bytes)
 {
     const int64_t end = (int64_t)bytes;
     if (!slots || slot_bytes == 0) return upload_poison(on, memory, 0, end, round);
@@ -448,8 +450,8 @@ static tgl_status make_workspace(case_instance *k)
     k->workspace_memory = memory;
     a->workspace = k->workspace_memory + guard;
     void *zeros = case_memory((int64_t)a->workspace_bytes, 1);
-    const tgl_status status = upload(k->on, memory, bytes, lasting_round(), (int64_t)guard, zeros,
-                                     (int64_t)a->workspace_bytes);
+    const tgl_status status =
+        upload(k->on, memory, bytes, lasting_round(), (int64_t)guard, zeros, (int64_t)a->workspace_bytes);
     free(zeros);
     return status;
 }
@@ -494,8 +496,8 @@ tgl_status case_open(const case_op *op, const case_params *params, const backend
 }
 
 tgl_status case_open_problem(const case_op *op, const case_problem *problem,
-                             tgl_status (*load)(case_problem *c, void *context), void *context,
-                             const backend *on, case_instance **out)
+                             tgl_status (*load)(case_problem *c, void *context), void *context, const backend *on,
+                             case_instance **out)
 {
     case_instance *k = new_instance(op, on);
     if (!k) return TGL_ERR_MEMORY;
@@ -533,16 +535,16 @@ tgl_status case_poison(case_instance *k, int round)
 
 /* Bytes begin .. end - 1 of an allocation are still `was` (NULL: poison). Positions are counted from
  * `origin`. */
-static bool is_kept(const unsigned char *image, int64_t begin, int64_t end, const void *was, int round,
-                    int64_t origin, const char *where, const char *name, case_report *report)
+static bool is_kept(const unsigned char *image, int64_t begin, int64_t end, const void *was, int round, int64_t origin,
+                    const char *where, const char *name, case_report *report)
 {
     const unsigned char *bytes = was;
     if (bytes && !memcmp(image + begin, bytes, (size_t)(end - begin))) return true;
     for (int64_t b = begin; b < end; b++) {
         const unsigned char want = bytes ? bytes[b - begin] : poison(b, round);
         if (image[b] == want) continue;
-        snprintf(report->text, sizeof report->text, "%s: byte %" PRId64 " %s changed: is 0x%02x, was 0x%02x",
-                 name, b - origin, where, image[b], want);
+        snprintf(report->text, sizeof report->text, "%s: byte %" PRId64 " %s changed: is 0x%02x, was 0x%02x", name,
+                 b - origin, where, image[b], want);
         report->result = CASE_FAILED;
         return false;
     }
@@ -563,7 +565,7 @@ static bool gaps_are_kept(const case_tensor *t, const unsigned char *image, int 
     char *is_element = calloc((size_t)t->slots + 1, 1);
     if (!is_element) abort();
     case_tensor all = *t;
-    all.open_rows = NULL;           /* open rows may be written */
+    all.open_rows = NULL; /* open rows may be written */
     all.is_scratch = false;
     case_runs(&all, mark_run, is_element);
     const int64_t front = front_bytes(t), size = t->element_bytes;
@@ -571,14 +573,18 @@ static bool gaps_are_kept(const case_tensor *t, const unsigned char *image, int 
     for (int64_t s = 0; ok && s < t->slots; s++) {
         if (is_element[s]) continue;
         const int64_t at = front + s * size;
-        ok = is_kept(image, at, at + size, t->initial ? t->initial + s * size : NULL, round, front,
-                     "between the rows", t->name, report);
+        ok = is_kept(image, at, at + size, t->initial ? t->initial + s * size : NULL, round, front, "between the rows",
+                     t->name, report);
     }
     free(is_element);
     return ok;
 }
 
-typedef struct { const case_tensor *t; const char *seen; uint64_t hash; } hashing;
+typedef struct {
+    const case_tensor *t;
+    const char *seen;
+    uint64_t hash;
+} hashing;
 
 static void hash_run(void *context, int64_t element, int64_t slot, int64_t run)
 {
@@ -600,8 +606,7 @@ static bool verify_tensor(const case_tensor *t, const unsigned char *image, int 
     const char *seen = (const char *)image + front;
     if (!is_kept(image, 0, front, NULL, guard_round, front, "before the data", t->name, report)) return false;
     if (!is_kept(image, back, end, NULL, guard_round, back, "after the data", t->name, report)) return false;
-    if (t->role == CASE_IN)
-        return is_kept(image, front, back, t->storage, 0, front, "of the input", t->name, report);
+    if (t->role == CASE_IN) return is_kept(image, front, back, t->storage, 0, front, "of the input", t->name, report);
     if (!gaps_are_kept(t, image, round, report)) return false;
     if (hash) {
         hashing h = { t, seen, *hash };
@@ -620,8 +625,7 @@ static tgl_status verify_workspace(const case_instance *k, case_report *report)
     void *zeros = case_memory(back - begin, 1);
     tgl_status status = image ? TGL_OK : tgl_fail(TGL_ERR_MEMORY, "no host memory");
     if (status == TGL_OK) status = backend_download(k->on, image, k->workspace_memory, (size_t)end);
-    if (status == TGL_OK &&
-        is_kept(image, 0, begin, NULL, lasting, begin, "before it", "workspace", report) &&
+    if (status == TGL_OK && is_kept(image, 0, begin, NULL, lasting, begin, "before it", "workspace", report) &&
         is_kept(image, begin, back, zeros, 0, begin, "of it", "workspace", report))
         is_kept(image, back, end, NULL, lasting, back, "after it", "workspace", report);
     free(image), free(zeros);
@@ -709,8 +713,10 @@ tgl_status case_call_without_data(const case_op *op, const case_params *params, 
     for (int i = 0; status == TGL_OK && i < c->num_tensors; i++) {
         case_tensor *t = &c->tensors[i];
         if (!t->name) continue;
-        tensors[i] = (DLTensor){ NULL, t->on_host ? backend_host(&on) : device, t->ndim,
-                                 tgl_dtype_to_dlpack(t->dtype), t->shape, t->strides, 0 };
+        tensors[i] = (DLTensor){ NULL,     t->on_host ? backend_host(&on) : device,
+                                 t->ndim,  tgl_dtype_to_dlpack(t->dtype),
+                                 t->shape, t->strides,
+                                 0 };
         a.arg[i] = &tensors[i];
     }
     if (status == TGL_OK && op->workspace) a.workspace_bytes = op->workspace(&a);

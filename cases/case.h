@@ -28,7 +28,7 @@ enum {
     CASE_MAX_PARAMS = 40,
     CASE_MAX_TENSORS = 24,
     CASE_MAX_DIMS = 8,
-    CASE_WORD = 32,         /* bytes of a parameter's name, and of its value */
+    CASE_WORD = 32, /* bytes of a parameter's name, and of its value */
     CASE_LABEL = 512,
     CASE_SCALARS = 256
 };
@@ -37,7 +37,7 @@ enum {
 
 typedef struct {
     int count;
-    struct { char name[CASE_WORD], value[CASE_WORD]; } item[CASE_MAX_PARAMS];   /* as the op's `params` */
+    struct { char name[CASE_WORD], value[CASE_WORD]; } item[CASE_MAX_PARAMS]; /* as the op's `params` */
 } case_params;
 
 /* ---- tensors ---- */
@@ -70,38 +70,38 @@ typedef struct case_tensor case_tensor;
 typedef void (*case_fill)(const case_problem *c, case_tensor *t, uint64_t seed);
 
 struct case_tensor {
-    const char *name;               /* as the header calls the argument; NULL: an optional one, not given */
+    const char *name; /* as the header calls the argument; NULL: an optional one, not given */
     case_role role;
     tgl_dtype dtype;
     int ndim;
-    int64_t shape[CASE_MAX_DIMS], strides[CASE_MAX_DIMS];   /* strides in elements */
-    int64_t offset;                 /* of the data from a 256-byte boundary, in elements */
-    case_fill fill;                 /* inputs; NULL: case_fill_bits */
-    double low, high;               /* for fills that take a range */
-    case_compare compare;           /* outputs */
-    const bool *open_rows;          /* shape[0] flags, or NULL: rows whose contents the op leaves open */
-    bool is_scratch;                /* an output whose contents the op leaves open */
-    bool on_host;                   /* in memory that the host can read, wherever the others are */
-    int64_t period;                 /* of an input of many GiB: values repeat after as many slots, a multiple of 4096.
-                                     * It has no gaps, and is not compared after calls. 0: none (table.h) */
-    bool has_huge_pages;            /* of such a table in host memory */
+    int64_t shape[CASE_MAX_DIMS], strides[CASE_MAX_DIMS]; /* strides in elements */
+    int64_t offset;                                       /* of the data from a 256-byte boundary, in elements */
+    case_fill fill;                                       /* inputs; NULL: case_fill_bits */
+    double low, high;                                     /* for fills that take a range */
+    case_compare compare;                                 /* outputs */
+    const bool *open_rows; /* shape[0] flags, or NULL: rows whose contents the op leaves open */
+    bool is_scratch;       /* an output whose contents the op leaves open */
+    bool on_host;          /* in memory that the host can read, wherever the others are */
+    int64_t period;        /* of an input of many GiB: values repeat after as many slots, a multiple of 4096.
+                            * It has no gaps, and is not compared after calls. 0: none (table.h) */
+    bool has_huge_pages;   /* of such a table in host memory */
 
     /* Host memory, made by case_open(): an input's values; for an output what the oracle will say. `data` is
      * element [0, 0, ...]; with negative strides it is not the first slot of `storage`. */
     char *data, *storage;
     int64_t slots, element_bytes;
-    char *initial;                  /* CASE_INOUT: `storage` before the call, which the oracle changes */
+    char *initial; /* CASE_INOUT: `storage` before the call, which the oracle changes */
 };
 
 struct case_problem {
     case_params params;
     int num_tensors;
     case_tensor tensors[CASE_MAX_TENSORS];
-    int64_t scalar;                 /* from setup to run and oracle: one number, or */
-    _Alignas(16) unsigned char scalars[CASE_SCALARS];   /* a params struct */
-    char label[CASE_LABEL];         /* "transpose num_rows=64 ...": names a bench row, seeds the inputs */
-    char error[128];                /* of a parameter that setup could not read */
-    bool is_undecided;              /* set by the oracle if the last bits of exp or log1p decide */
+    int64_t scalar;                                   /* from setup to run and oracle: one number, or */
+    _Alignas(16) unsigned char scalars[CASE_SCALARS]; /* a params struct */
+    char label[CASE_LABEL]; /* "transpose num_rows=64 ...": names a bench row, seeds the inputs */
+    char error[128];        /* of a parameter that setup could not read */
+    bool is_undecided;      /* set by the oracle if the last bits of exp or log1p decide */
 };
 
 /* What `run` gets: tensors on a device, by the numbers that setup gave them (NULL where not given). */
@@ -115,18 +115,18 @@ typedef struct {
 
 /* ---- ops ---- */
 
-typedef struct { int table, factors, indices; } case_gathered;      /* factors: bytes of each row; -1: none */
+typedef struct { int table, factors, indices; } case_gathered; /* factors: bytes of each row; -1: none */
 
 typedef enum { CASE_CHECK, CASE_SLOW, CASE_BENCH, CASE_KERNELS, CASE_NUM_LISTS } case_list;
 
 typedef struct {
-    const char *name;           /* "transpose": the op is tgl_<name> */
-    const char *params;         /* all, with defaults: "num_rows= offset=0". num_rows must be given. */
-    tgl_status (*setup)(case_problem *c);           /* parameters -> tensors and scalars */
-    tgl_status (*run)(const case_arguments *a);     /* the public function */
-    void (*oracle)(case_problem *c);                /* writes the outputs' data; shares no code with src/ */
-    int64_t (*bytes)(const case_problem *c);        /* moved at least: each input and output once */
-    size_t (*workspace)(const case_arguments *a);   /* NULL: needs none */
+    const char *name;                           /* "transpose": the op is tgl_<name> */
+    const char *params;                         /* all, with defaults: "num_rows= offset=0". num_rows must be given. */
+    tgl_status (*setup)(case_problem *c);       /* parameters -> tensors and scalars */
+    tgl_status (*run)(const case_arguments *a); /* the public function */
+    void (*oracle)(case_problem *c);            /* writes the outputs' data; shares no code with src/ */
+    int64_t (*bytes)(const case_problem *c);    /* moved at least: each input and output once */
+    size_t (*workspace)(const case_arguments *a); /* NULL: needs none */
     /* Lines, CASE_LINES("num_rows=1,2", "num_rows=64 dtype=bf16"): ended by NULL (a list may be NULL).
      *   check    correctness, everywhere, on the emulated device too: small
      *   slow     correctness, for make test-slow: more than 2^31 elements, the whole matrix of sizes
@@ -136,26 +136,30 @@ typedef struct {
     /* For an op that reads rows of a table by index, i32: which tensors these are. If the table is in host memory, a
      * bench times a plain gather of the same rows beside it. NULL: no such op. */
     bool (*gather)(const case_problem *c, case_gathered *which);
-    bool has_no_kernel;         /* it launches nothing: its list of kernels is empty */
+    bool has_no_kernel; /* it launches nothing: its list of kernels is empty */
     /* Lines with sizes in braces: how models call the op (models.h). NULL: none does. */
     const char *const *models;
 } case_op;
 
-#define CASE_LINES(...) (const char *const[]){ __VA_ARGS__, NULL }
+#define CASE_LINES(...) \
+    (const char *const[]) { __VA_ARGS__, NULL }
 
 /* All ops, from `const case_op <op>_cases` of cases/<domain>/<op>.c: the build makes the table, so that a
  * new op only needs a new file. NULL past the end. */
 extern const case_op *const case_ops[];
 const case_op *case_op_at(int i);
-const case_op *case_find(const char *name);         /* NULL: there is none */
+const case_op *case_find(const char *name); /* NULL: there is none */
 
 /* ---- lists ---- */
 
 /* A word of a line, "num_rows=64,128". case_next_pair() is false at the end of the line. */
-typedef struct { const char *name, *values; int name_bytes, values_bytes; } case_pair;
+typedef struct {
+    const char *name, *values;
+    int name_bytes, values_bytes;
+} case_pair;
 bool case_next_pair(const char **line, case_pair *pair);
-bool case_pair_is(const case_pair *pair, const char *name);         /* is this its name? */
-bool case_pair_has(const case_pair *pair, const char *value);       /* is this one of its values? */
+bool case_pair_is(const case_pair *pair, const char *name);   /* is this its name? */
+bool case_pair_has(const case_pair *pair, const char *value); /* is this one of its values? */
 
 int64_t case_count(const char *const *lines);
 
@@ -202,7 +206,7 @@ void case_fill_uniform(const case_problem *c, case_tensor *t, uint64_t seed);
 
 /* The i-th random number of a seed, and a seed from a name. */
 uint64_t case_random(uint64_t seed, int64_t i);
-int64_t case_random_below(uint64_t seed, int64_t i, int64_t n);     /* 0 where n <= 0 */
+int64_t case_random_below(uint64_t seed, int64_t i, int64_t n); /* 0 where n <= 0 */
 uint64_t case_seed(const char *name);
 
 /* ---- for oracles ---- */
@@ -230,8 +234,7 @@ double case_decode(tgl_dtype dtype, const void *element);
 void case_encode(tgl_dtype dtype, double value, void *element);
 
 /* Calls f for chunks of 0 .. n - 1, on all cores if n * item_bytes is worth it: for fills and oracles. */
-void case_parallel(int64_t n, int64_t item_bytes, void (*f)(void *context, int64_t begin, int64_t end),
-                   void *context);
+void case_parallel(int64_t n, int64_t item_bytes, void (*f)(void *context, int64_t begin, int64_t end), void *context);
 
 /* ---- one case on one device ---- */
 
@@ -239,8 +242,8 @@ typedef enum { CASE_PASSED, CASE_FAILED, CASE_SKIPPED, CASE_UNDECIDED } case_res
 
 typedef struct {
     case_result result;
-    tgl_status status;  /* of a call that failed */
-    char text[1024];  /* a failure: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 2 of 96 elements differ" */
+    tgl_status status; /* of a call that failed */
+    char text[1024];   /* a failure: "out[3, 5]: is 0x3f80 (1), want 0x0000 (0); 2 of 96 elements differ" */
 } case_report;
 
 /* A problem laid out on a device, with guard bytes around every tensor. */
@@ -250,10 +253,10 @@ typedef struct {
     case_problem problem;
     case_arguments arguments;
     DLTensor tensors[CASE_MAX_TENSORS];
-    char *memory[CASE_MAX_TENSORS];         /* the allocations, guards included; on the device */
+    char *memory[CASE_MAX_TENSORS]; /* the allocations, guards included; on the device */
     size_t memory_bytes[CASE_MAX_TENSORS];
     char *workspace_memory;
-    bool has_answers;                       /* the outputs' data is what is wanted */
+    bool has_answers; /* the outputs' data is what is wanted */
 } case_instance;
 
 /* Parameters made into tensors, without memory: the first step of case_open(). */
@@ -265,8 +268,8 @@ tgl_status case_open(const case_op *op, const case_params *params, const backend
 /* The same from a problem whose tensors are laid out already; `load` writes the values of the inputs and the
  * wanted outputs, such as recorded ones. Only `run` and `workspace` of the op are used. */
 tgl_status case_open_problem(const case_op *op, const case_problem *problem,
-                             tgl_status (*load)(case_problem *c, void *context), void *context,
-                             const backend *on, case_instance **out);
+                             tgl_status (*load)(case_problem *c, void *context), void *context, const backend *on,
+                             case_instance **out);
 void case_close(case_instance *k);
 
 /* How often case_check() calls the op: twice, or while scrubbing (scrub.h) once per pattern. */
@@ -297,7 +300,10 @@ static inline tgl_status case_prepare(const case_op *op, const case_params *para
 }
 
 /* Facts of a case without making it: its label, the bytes it moves, the bytes that case_open() takes. */
-typedef struct { char label[CASE_LABEL]; int64_t bytes, host_bytes, device_bytes; } case_facts;
+typedef struct {
+    char label[CASE_LABEL];
+    int64_t bytes, host_bytes, device_bytes;
+} case_facts;
 tgl_status case_describe(const case_op *op, const case_params *params, const backend *on, case_facts *facts);
 
 /* Compares one output; `seen` is laid out as t->storage. False, with the first difference in the report. */

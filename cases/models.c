@@ -10,9 +10,8 @@
  * Engram layers those that begin with engram, one with hyper-connections those that begin with mhc: scales and rows of fn of
  * its sites, then of a learned head; without the size comb_streams streams are not mixed. */
 const case_model case_models[] = {
-    { "deepseek-v3",
-      "hidden=7168 intermediate=2048 num_experts=256 experts_per_rank=32 num_topk=8 scoring=sigmoid "
-      "num_groups=8 num_topk_groups=4 experts_per_group=32" },
+    { "deepseek-v3", "hidden=7168 intermediate=2048 num_experts=256 experts_per_rank=32 num_topk=8 scoring=sigmoid "
+                     "num_groups=8 num_topk_groups=4 experts_per_group=32" },
     { "deepseek-v4-flash",
       "hidden=4096 intermediate=2048 num_experts=256 experts_per_rank=32 num_topk=6 scoring=sqrtsoftplus "
       "num_groups=0 num_topk_groups=0 hash_vocabulary=129280 mhc_streams=4 mhc_comb_streams=4 mhc_head_streams=4 "
@@ -57,7 +56,7 @@ bool case_model_line(const case_model *model, const char *line, char *out, size_
         case_pair size = { .values = "" };
         if (line[text] && !find_size(model, line + text + 1, name, &size)) return false;
         n += (size_t)snprintf(out + n, bytes - n, "%.*s%.*s", text, line, size.values_bytes, size.values);
-        if (n >= bytes) abort();                /* a line of ours is too long */
+        if (n >= bytes) abort(); /* a line of ours is too long */
         line += line[text] ? text + name + 2 : text;
     }
     return true;

@@ -11,7 +11,7 @@ typedef struct { const char *name, *sizes; } case_model;
 
 /* Ends with a row without a name. */
 extern const case_model case_models[];
-const case_model *case_model_named(const char *name);       /* NULL: there is none */
+const case_model *case_model_named(const char *name); /* NULL: there is none */
 
 /* The line with every {name} replaced by that size. False if the model lacks a size: it does not call the op
  * in this way. */

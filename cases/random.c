@@ -130,7 +130,10 @@ static void draw_options(const vocabulary *v, const case_source *s, case_params 
 static void draw_threshold(const case_op *op, const case_source *s, case_params *params)
 {
     enum { MAX_THRESHOLDS = 64 };
-    struct { const char *param; int64_t value; } of_op[MAX_THRESHOLDS];
+    struct {
+        const char *param;
+        int64_t value;
+    } of_op[MAX_THRESHOLDS];
     int64_t count = 0;
     for (const case_threshold *t = case_thresholds; t->op; t++)
         for (int i = 0; t->values[i] && !strcmp(t->op, op->name) && count < MAX_THRESHOLDS; i++) {
@@ -162,8 +165,7 @@ static double number_of(const case_params *params, const char *name)
 {
     int64_t number;
     for (int p = 0; p < params->count; p++)
-        if (!strcmp(params->item[p].name, name) && is_number(params->item[p].value, &number))
-            return (double)number;
+        if (!strcmp(params->item[p].name, name) && is_number(params->item[p].value, &number)) return (double)number;
     return 1;
 }
 
@@ -194,8 +196,7 @@ bool case_is_small(const case_op *op, const case_params *params, int64_t max_ele
 {
     if (!is_drawn_soon(params, max_elements)) return false;
     case_problem *c = case_memory(1, sizeof *c);
-    const bool is_small =
-        case_make_problem(op, params, c) != TGL_OK || case_elements(c) <= (double)max_elements;
+    const bool is_small = case_make_problem(op, params, c) != TGL_OK || case_elements(c) <= (double)max_elements;
     free(c);
     return is_small; /* one that `setup` refuses takes no time at all */
 }

@@ -43,7 +43,7 @@ bool case_draw_legal(const case_op *op, uint64_t seed, int64_t i, int64_t max_el
 /* Sizes at which an op's plan changes; ends with a row without an op. */
 typedef struct {
     const char *op, *param;
-    int64_t values[8];              /* up to the first 0 */
+    int64_t values[8]; /* up to the first 0 */
 } case_threshold;
 extern const case_threshold case_thresholds[];
 

@@ -8,7 +8,10 @@
 
 const char *const scrub_names[SCRUB_PATTERNS] = { "ones", "zeros", "0x7f7f7f7f", "indices", "random" };
 
-static struct { bool is_on; scrub_pattern pattern; } scrubbing;
+static struct {
+    bool is_on;
+    scrub_pattern pattern;
+} scrubbing;
 
 void scrub_set(bool on) { scrubbing.is_on = on; }
 bool scrub_is_on(void) { return scrubbing.is_on; }
@@ -78,8 +81,7 @@ static tgl_status compile(const char *architecture, tgl_image *image)
             texts[n++] = (const char *)tgl_embedded[i].text;
         }
     const tgl_source source = { "cases/scrub", kernel_text, n, names, texts };
-    return tgl_jit_source(&source, (tgl_macro[TGL_MAX_MACROS]){ { 0 } }, architecture, TGL_JIT_MAY_COMPILE,
-                          image);
+    return tgl_jit_source(&source, (tgl_macro[TGL_MAX_MACROS]){ { 0 } }, architecture, TGL_JIT_MAY_COMPILE, image);
 }
 
 #define CU(name, ...) tgl_driver_check(cu->name(__VA_ARGS__), "scrub: cu" #name)
@@ -96,8 +98,8 @@ static tgl_status load(const tgl_driver_table *cu, const tgl_device *d, tgl_cu_k
     tgl_image_free(&image);
     TGL_TRY(status);
     TGL_TRY(CU(LibraryGetKernel, kernel, library, "scrub"));
-    return CU(KernelSetAttribute, TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES, (int)d->max_smem_per_block_optin,
-              *kernel, d->handle);
+    return CU(KernelSetAttribute, TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES, (int)d->max_smem_per_block_optin, *kernel,
+              d->handle);
 }
 
 static tgl_status enqueue(const tgl_driver_table *cu, int device, tgl_stream stream, scrub_pattern pattern)
@@ -112,8 +114,7 @@ static tgl_status enqueue(const tgl_driver_table *cu, int device, tgl_stream str
     seed++;
     void *args[] = { &number, &seed, &num_words };
     /* twice the SMs: if two blocks follow each other on one SM, the others still get theirs */
-    const tgl_cu_launch_config config = { 2 * (uint32_t)d->num_sms, 1, 1, 1024, 1, 1, 4 * num_words,
-                                          stream, NULL, 0 };
+    const tgl_cu_launch_config config = { 2 * (uint32_t)d->num_sms, 1, 1, 1024, 1, 1, 4 * num_words, stream, NULL, 0 };
     return CU(LaunchKernelEx, &config, (tgl_cu_function)loaded[device], args, NULL);
 }
 

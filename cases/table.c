@@ -16,7 +16,7 @@ typedef struct {
     backend on;
     bool on_host, has_huge_pages;
 } table;
-static table kept[KEPT];            /* the one that was used last comes first */
+static table kept[KEPT]; /* the one that was used last comes first */
 
 static void drop(table *t)
 {
@@ -46,8 +46,7 @@ static tgl_status map(table *t)
 static void copy_periods(void *context, int64_t begin, int64_t end)
 {
     const table *t = context;
-    for (int64_t i = begin; i < end; i++)
-        memcpy(t->memory + i * t->period_bytes, t->storage, (size_t)t->period_bytes);
+    for (int64_t i = begin; i < end; i++) memcpy(t->memory + i * t->period_bytes, t->storage, (size_t)t->period_bytes);
 }
 
 static tgl_status fill(table *t)
@@ -58,7 +57,7 @@ static tgl_status fill(table *t)
     }
     const int64_t bytes = t->period_bytes * t->num_periods;
     void *memory = NULL;
-    if (t->on_host) {               /* written by all cores, then page-locked: the driver alone takes minutes */
+    if (t->on_host) { /* written by all cores, then page-locked: the driver alone takes minutes */
         TGL_TRY(backend_pages_alloc(&t->on, (size_t)bytes, t->has_huge_pages, &memory));
         t->memory = memory;
         case_parallel(t->num_periods, t->period_bytes, copy_periods, t);
@@ -67,7 +66,7 @@ static tgl_status fill(table *t)
     TGL_TRY(backend_alloc(&t->on, (size_t)bytes, &memory));
     t->memory = memory;
     TGL_TRY(backend_upload(&t->on, t->memory, t->storage, (size_t)t->period_bytes));
-    for (int64_t done = t->period_bytes; done < bytes; done *= 2)       /* the device copies what it has */
+    for (int64_t done = t->period_bytes; done < bytes; done *= 2) /* the device copies what it has */
         TGL_TRY(backend_copy(&t->on, t->memory + done, t->memory, (size_t)(done < bytes - done ? done : bytes - done)));
     return TGL_OK;
 }
@@ -75,8 +74,11 @@ static tgl_status fill(table *t)
 tgl_status case_table(const backend *on, const case_tensor *t, const case_problem *c, char **storage, char **memory)
 {
     const int64_t bytes = t->period * t->element_bytes;
-    table made = { .period_bytes = bytes, .num_periods = (t->slots + t->period - 1) / t->period, .on = *on,
-                   .on_host = t->on_host, .has_huge_pages = t->has_huge_pages && !backend_is_cpu(on) };
+    table made = { .period_bytes = bytes,
+                   .num_periods = (t->slots + t->period - 1) / t->period,
+                   .on = *on,
+                   .on_host = t->on_host,
+                   .has_huge_pages = t->has_huge_pages && !backend_is_cpu(on) };
     snprintf(made.key, sizeof made.key, "%s %s %d %d %lld %lld %d %d", t->name, on->name, (int)t->dtype,
              t->fill != NULL, (long long)t->period, (long long)made.num_periods, t->on_host, t->has_huge_pages);
     int place = 0;

@@ -51,8 +51,7 @@ static double small_decode(const small_float *f, unsigned code)
     if (magnitude > f->largest) value = magnitude == f->infinity && f->infinity ? INFINITY : NAN;
     else if (magnitude < one) value = magnitude * power_of_two(1 - f->bias - f->fraction);
     else
-        value = ((magnitude & (one - 1)) | one) *
-                power_of_two((int)(magnitude >> f->fraction) - f->bias - f->fraction);
+        value = ((magnitude & (one - 1)) | one) * power_of_two((int)(magnitude >> f->fraction) - f->bias - f->fraction);
     return code & sign ? -value : value;
 }
 
@@ -64,9 +63,9 @@ static unsigned small_encode(const small_float *f, double value)
     const double size = fabs(value);
     if (size == 0) return sign;
     int exponent = ilogb(size);
-    if (exponent < 1 - f->bias) exponent = 1 - f->bias;         /* subnormals share the smallest exponent */
+    if (exponent < 1 - f->bias) exponent = 1 - f->bias;    /* subnormals share the smallest exponent */
     if (exponent > f->bias + 2) return sign | f->overflow; /* beyond any of the formats: keeps `code` small */
-    const double steps = nearbyint(size * power_of_two(f->fraction - exponent));      /* to nearest even */
+    const double steps = nearbyint(size * power_of_two(f->fraction - exponent)); /* to nearest even */
     /* a normal number's leading one adds 1 to the exponent field, and so does a carry */
     const double code = (exponent + f->bias - 1) * power_of_two(f->fraction) + steps;
     return sign | (code > f->largest ? f->overflow : (unsigned)code);
@@ -78,7 +77,8 @@ double case_decode(tgl_dtype dtype, const void *element)
     const small_float *f = small_float_of(dtype);
     if (f) return small_decode(f, f->bits == 8 ? AS(uint8_t) : AS(uint16_t));
     switch (dtype) {
-    case TGL_BOOL: case TGL_U8: return AS(uint8_t);
+    case TGL_BOOL:
+    case TGL_U8: return AS(uint8_t);
     case TGL_I8: return AS(int8_t);
     case TGL_I16: return AS(int16_t);
     case TGL_U16: return AS(uint16_t);
@@ -91,16 +91,12 @@ double case_decode(tgl_dtype dtype, const void *element)
     case TGL_UE8M0: return AS(uint8_t) == 255 ? NAN : ldexp(1, AS(uint8_t) - 127);
     default: break;
     }
-    fprintf(stderr, "case_decode: %s is not one number\n",
-            tgl_dtype_name(dtype) ? tgl_dtype_name(dtype) : "it");
+    fprintf(stderr, "case_decode: %s is not one number\n", tgl_dtype_name(dtype) ? tgl_dtype_name(dtype) : "it");
     abort();
 #undef AS
 }
 
-static double clamp(double value, double low, double high)
-{
-    return value > low ? value < high ? value : high : low;
-}
+static double clamp(double value, double low, double high) { return value > low ? value < high ? value : high : low; }
 
 void case_encode(tgl_dtype dtype, double value, void *element)
 {
@@ -109,30 +105,27 @@ void case_encode(tgl_dtype dtype, double value, void *element)
     if (f && f->bits == 8) PUT(uint8_t, small_encode(f, value));
     else if (f) PUT(uint16_t, small_encode(f, value));
     else switch (dtype) {
-    case TGL_BOOL: PUT(uint8_t, value != 0); break;
-    case TGL_U8: PUT(uint8_t, clamp(value, 0, UINT8_MAX)); break;
-    case TGL_I8: PUT(int8_t, clamp(value, INT8_MIN, INT8_MAX)); break;
-    case TGL_U16: PUT(uint16_t, clamp(value, 0, UINT16_MAX)); break;
-    case TGL_I16: PUT(int16_t, clamp(value, INT16_MIN, INT16_MAX)); break;
-    case TGL_U32: PUT(uint32_t, clamp(value, 0, UINT32_MAX)); break;
-    case TGL_I32: PUT(int32_t, clamp(value, INT32_MIN, INT32_MAX)); break;
-    /* 2^63 and 2^64 are no values of the types: the largest doubles below them are */
-    case TGL_U64: PUT(uint64_t, clamp(value, 0, 18446744073709549568.0)); break;
-    case TGL_I64: PUT(int64_t, clamp(value, (double)INT64_MIN, 9223372036854774784.0)); break;
-    case TGL_F32: PUT(float, value); break;
-    case TGL_F64: PUT(double, value); break;
-    default:
-        fprintf(stderr, "case_encode: %s is not one number\n",
-                tgl_dtype_name(dtype) ? tgl_dtype_name(dtype) : "it");
-        abort();
-    }
+        case TGL_BOOL: PUT(uint8_t, value != 0); break;
+        case TGL_U8: PUT(uint8_t, clamp(value, 0, UINT8_MAX)); break;
+        case TGL_I8: PUT(int8_t, clamp(value, INT8_MIN, INT8_MAX)); break;
+        case TGL_U16: PUT(uint16_t, clamp(value, 0, UINT16_MAX)); break;
+        case TGL_I16: PUT(int16_t, clamp(value, INT16_MIN, INT16_MAX)); break;
+        case TGL_U32: PUT(uint32_t, clamp(value, 0, UINT32_MAX)); break;
+        case TGL_I32: PUT(int32_t, clamp(value, INT32_MIN, INT32_MAX)); break;
+        /* 2^63 and 2^64 are no values of the types: the largest doubles below them are */
+        case TGL_U64: PUT(uint64_t, clamp(value, 0, 18446744073709549568.0)); break;
+        case TGL_I64: PUT(int64_t, clamp(value, (double)INT64_MIN, 9223372036854774784.0)); break;
+        case TGL_F32: PUT(float, value); break;
+        case TGL_F64: PUT(double, value); break;
+        default:
+            fprintf(stderr, "case_encode: %s is not one number\n",
+                    tgl_dtype_name(dtype) ? tgl_dtype_name(dtype) : "it");
+            abort();
+        }
 #undef PUT
 }
 
-static bool is_number(tgl_dtype dtype)
-{
-    return dtype && !(dtype & (TGL_C64 | TGL_C128 | TGL_E2M1X2 | TGL_OTHER));
-}
+static bool is_number(tgl_dtype dtype) { return dtype && !(dtype & (TGL_C64 | TGL_C128 | TGL_E2M1X2 | TGL_OTHER)); }
 
 static bool is_integer(tgl_dtype dtype)
 {
@@ -141,7 +134,11 @@ static bool is_integer(tgl_dtype dtype)
 
 /* ---- threads ---- */
 
-typedef struct { void (*f)(void *, int64_t, int64_t); void *context; int64_t begin, end; } share;
+typedef struct {
+    void (*f)(void *, int64_t, int64_t);
+    void *context;
+    int64_t begin, end;
+} share;
 
 static void *work(void *context)
 {
@@ -174,7 +171,7 @@ void case_parallel(int64_t n, int64_t item_bytes, void (*f)(void *, int64_t, int
 
 /* ---- random values ---- */
 
-uint64_t case_seed(const char *name)            /* FNV-1a */
+uint64_t case_seed(const char *name) /* FNV-1a */
 {
     uint64_t h = 14695981039346656037u;
     for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
@@ -195,15 +192,18 @@ int64_t case_random_below(uint64_t seed, int64_t i, int64_t n)
     return n > 0 ? (int64_t)(case_random(seed, i) % (uint64_t)n) : 0;
 }
 
-static double unit(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; }      /* 0 <= u < 1 */
+static double unit(uint64_t bits) { return (double)(bits >> 11) * 0x1p-53; } /* 0 <= u < 1 */
 
-typedef struct { case_tensor *t; uint64_t seed; } filling;
+typedef struct {
+    case_tensor *t;
+    uint64_t seed;
+} filling;
 
 /* A prime, so that equal values are at different columns of a matrix. Random values cost more than all else that a row
  * of a benchmark needs on the host. */
 enum { PERIOD = 10000019 };
 
-static void repeat_chunk(void *context, int64_t begin, int64_t end)     /* of periods after the first */
+static void repeat_chunk(void *context, int64_t begin, int64_t end) /* of periods after the first */
 {
     const filling *f = context;
     const int64_t size = f->t->element_bytes;
@@ -221,7 +221,7 @@ static void fill_periods(case_tensor *t, uint64_t seed, int64_t item_cost, void 
     case_parallel((t->slots - 1) / PERIOD, PERIOD, repeat_chunk, &f);
 }
 
-static void bits_chunk(void *context, int64_t begin, int64_t end)       /* of words of 8 bytes */
+static void bits_chunk(void *context, int64_t begin, int64_t end) /* of words of 8 bytes */
 {
     const filling *f = context;
     const int64_t bytes = f->t->slots * f->t->element_bytes;
@@ -248,10 +248,7 @@ static void normal_chunk(void *context, int64_t begin, int64_t end)
     }
 }
 
-void case_fill_normal(const case_problem *c, case_tensor *t, uint64_t seed)
-{
-    fill_periods(t, seed, 64, normal_chunk);
-}
+void case_fill_normal(const case_problem *c, case_tensor *t, uint64_t seed) { fill_periods(t, seed, 64, normal_chunk); }
 
 static void uniform_chunk(void *context, int64_t begin, int64_t end)
 {
@@ -290,8 +287,7 @@ static int bf16_steps(uint16_t a, uint16_t b)
     return abs(x - y);
 }
 
-static bool matches(const case_compare *how, tgl_dtype dtype, const char *seen, const char *want,
-                    bool same_bits)
+static bool matches(const case_compare *how, tgl_dtype dtype, const char *seen, const char *want, bool same_bits)
 {
     if (same_bits) return true;
     if (how->mode == CASE_BITS && (how->nan_payload || !is_number(dtype))) return false;
@@ -325,7 +321,7 @@ static void compare_run(void *context, int64_t element, int64_t slot, int64_t ru
         const bool same_bits = !memcmp(seen, want, (size_t)size);
         if (!matches(&t->compare, t->dtype, seen, want, same_bits)) note_wrong(c, element + i, slot + i);
         else if (!same_bits && !isnan(case_decode(t->dtype, seen)) &&
-                 case_decode(t->dtype, seen) != case_decode(t->dtype, want)) {      /* zeros of either sign are equal */
+                 case_decode(t->dtype, seen) != case_decode(t->dtype, want)) { /* zeros of either sign are equal */
             if (c->bits_differ++ == 0 && c->wrong == 0) c->first = element + i, c->first_slot = slot + i;
         }
     }
@@ -334,10 +330,9 @@ static void compare_run(void *context, int64_t element, int64_t slot, int64_t ru
 static void value_text(const case_tensor *t, const char *element, char text[64])
 {
     char *at = text + sprintf(text, "0x");
-    for (int64_t i = t->element_bytes - 1; i >= 0; i--)         /* little-endian, as all we build for */
+    for (int64_t i = t->element_bytes - 1; i >= 0; i--) /* little-endian, as all we build for */
         at += sprintf(at, "%02x", ((const unsigned char *)element)[i]);
-    if (is_number(t->dtype))
-        snprintf(at, (size_t)(text + 64 - at), " (%.9g)", case_decode(t->dtype, element));
+    if (is_number(t->dtype)) snprintf(at, (size_t)(text + 64 - at), " (%.9g)", case_decode(t->dtype, element));
 }
 
 static void first_text(const comparison *c, char *text, size_t bytes)
@@ -356,7 +351,7 @@ static void first_text(const comparison *c, char *text, size_t bytes)
 void case_runs(const case_tensor *t, void (*f)(void *, int64_t, int64_t, int64_t), void *context)
 {
     int64_t run = 1, count = 1, index[CASE_MAX_DIMS] = { 0 };
-    int outer = t->ndim;                /* dimensions from here on are packed: one run */
+    int outer = t->ndim; /* dimensions from here on are packed: one run */
     while (outer > (t->open_rows ? 1 : 0) && (t->shape[outer - 1] == 1 || t->strides[outer - 1] == run))
         run *= t->shape[--outer];
     for (int d = 0; d < outer; d++) count *= t->shape[d];
@@ -379,16 +374,15 @@ bool case_compare_tensor(const case_tensor *t, const void *seen, case_report *re
     const double diff = c.sum_squares == 0 ? 0 : 1 - 2 * c.sum_product / c.sum_squares;
     if (c.wrong) {
         first_text(&c, text, sizeof text);
-        snprintf(report->text, sizeof report->text, "%s; %" PRId64 " of %" PRId64 " elements differ%s", text,
-                 c.wrong, c.count, how->mode == CASE_BITS ? "" : " too much");
+        snprintf(report->text, sizeof report->text, "%s; %" PRId64 " of %" PRId64 " elements differ%s", text, c.wrong,
+                 c.count, how->mode == CASE_BITS ? "" : " too much");
     } else if (how->mode == CASE_CALC_DIFF && !(diff < how->max)) {
-        snprintf(report->text, sizeof report->text, "%s: calc_diff is %.3g, want less than %.3g", t->name,
-                 diff, how->max);
+        snprintf(report->text, sizeof report->text, "%s: calc_diff is %.3g, want less than %.3g", t->name, diff,
+                 how->max);
     } else if (how->mode == CASE_BF16 && (double)c.bits_differ > 1 + how->mismatch * (double)c.count) {
         first_text(&c, text, sizeof text);
-        snprintf(report->text, sizeof report->text,
-                 "%s; %" PRId64 " of %" PRId64 " elements differ in bits, want %g", text, c.bits_differ,
-                 c.count, floor(1 + how->mismatch * (double)c.count));
+        snprintf(report->text, sizeof report->text, "%s; %" PRId64 " of %" PRId64 " elements differ in bits, want %g",
+                 text, c.bits_differ, c.count, floor(1 + how->mismatch * (double)c.count));
     } else {
         return true;
     }

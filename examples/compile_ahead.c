@@ -17,12 +17,12 @@ static tgl_status prepare(const char *architecture)
 {
     int64_t x_shape[] = { 4096, 7168 }, out_shape[] = { 7168, 4096 };
     const DLDataType bf16 = { TGL_DL_BFLOAT, 16, 1 };
-    const DLTensor x = { NULL, { kDLCUDA, 0 }, 2, bf16, x_shape, NULL, 0 };    /* nothing runs: no data */
+    const DLTensor x = { NULL, { kDLCUDA, 0 }, 2, bf16, x_shape, NULL, 0 }; /* nothing runs: no data */
     DLTensor out = { NULL, { kDLCUDA, 0 }, 2, bf16, out_shape, NULL, 0 };
 
-    tgl_status status = tgl_prepare_begin(0, architecture);     /* (device, NULL) also loads them there */
+    tgl_status status = tgl_prepare_begin(0, architecture); /* (device, NULL) also loads them there */
     if (status != TGL_OK) return status;
-    status = tgl_transpose(&x, &out, NULL);     /* any number of ops: each compiles what it could launch */
+    status = tgl_transpose(&x, &out, NULL); /* any number of ops: each compiles what it could launch */
     tgl_prepare_end();
     return status;
 }

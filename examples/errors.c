@@ -30,6 +30,6 @@ int main(void)
     printf("%s: %s\n%s\n", tgl_status_name(status), tgl_last_error(), advice(status));
     if (status != TGL_ERR_ARGUMENT || strcmp(tgl_last_error(), "out: shape is [2, 3], want [3, 2]")) return 1;
     for (int i = 0; i < 6; i++)
-        if (out[i] != 0) return 2;              /* a call that fails writes nothing */
+        if (out[i] != 0) return 2; /* a call that fails writes nothing */
     return 0;
 }

@@ -46,7 +46,10 @@ static bool find_gpu(void)
     const char *named = getenv("TEGULA_LIBCUDA");
     void *library = dlopen(named ? named : "libcuda.so.1", RTLD_NOW), *context;
     if (!library) return false;
-    const struct { void *function; const char *name; } wanted[] = {
+    const struct {
+        void *function;
+        const char *name;
+    } wanted[] = {
         { &cuda.init, "cuInit" },
         { &cuda.retain, "cuDevicePrimaryCtxRetain" },
         { &cuda.set_current, "cuCtxSetCurrent" },

@@ -11,7 +11,7 @@ static int transpose(const float *x, float *out, int64_t num_rows, int64_t num_c
     DLTensor to = tgl_cpu_tensor(out, TGL_DTYPE_F32, 2, (int64_t[]){ num_cols, num_rows });
 
     if (tgl_transpose(&from, &to, NULL) == TGL_OK) return 0;
-    fprintf(stderr, "%s\n", tgl_last_error());      /* such as "out: shape is [3, 5], want [5, 3]" */
+    fprintf(stderr, "%s\n", tgl_last_error()); /* such as "out: shape is [3, 5], want [5, 3]" */
     return 1;
 }
 /* end */

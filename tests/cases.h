@@ -62,7 +62,7 @@ static inline int num_seeds_of_a_case(const backend *b)
     return text && b->is_emulated ? atoi(text) : 0;
 }
 
-static inline uint32_t seed_of_case(const char *op_name, const char *text, int i)   /* never 0, the plain order */
+static inline uint32_t seed_of_case(const char *op_name, const char *text, int i) /* never 0, the plain order */
 {
     char name[2 * CASE_LABEL];
     const char *base = getenv("EMU_SEED");
@@ -87,7 +87,7 @@ static inline case_result check_case_once(const case_op *op, const case_params *
 {
     char text[CASE_LABEL];
     case_params_text(op, params, text, sizeof text);
-    const char *shown = getenv("TEGULA_TEST_TIMES");    /* cases of this many milliseconds of CPU or more */
+    const char *shown = getenv("TEGULA_TEST_TIMES"); /* cases of this many milliseconds of CPU or more */
     const clock_t begin = clock();
     const case_result result = case_check(op, params, b, report);
     const long milliseconds = (long)((clock() - begin) / (CLOCKS_PER_SEC / 1000));
@@ -162,7 +162,7 @@ static inline void check_num_sms(const char *op_name, const char *const *lines)
     FOR_BACKENDS(b) {
         if (backend_is_cpu(b)) continue;
         for (size_t i = 0; i < sizeof bounds / sizeof *bounds; i++) {
-            if (bounds[i] > 3 && b->is_emulated) continue;      /* it may have 4 */
+            if (bounds[i] > 3 && b->is_emulated) continue; /* it may have 4 */
             CHECK_OK(tgl_set_num_sms(b->device.device_id, bounds[i]));
             check_lines(op_name, lines, b);
         }

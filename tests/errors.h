@@ -44,7 +44,7 @@ typedef struct {
     int64_t shape[TGL_MAX_TENSORS][ERRORS_DIMS], strides[TGL_MAX_TENSORS][ERRORS_DIMS], values[TGL_MAX_VALUES];
     _Alignas(16) char params[1024];
     const void *given;
-    int count;                      /* of mistakes */
+    int count; /* of mistakes */
 } errors_call;
 
 static _Alignas(256) unsigned char errors_memory[TGL_MAX_TENSORS][ERRORS_ROOM];
@@ -66,7 +66,8 @@ static inline bool errors_is_other_form(const errors_call *c, const char *name, 
     char mark[64];
     snprintf(mark, sizeof mark, " %s~", name);
     const char *list = strstr(c->sample, mark), *at = list ? strstr(list, dtype) : NULL;
-    return at && at < list + 1 + strcspn(list + 1, " ") && strchr("~,", at[-1]) && !isalnum((unsigned char)at[strlen(dtype)]);
+    return at && at < list + 1 + strcspn(list + 1, " ") && strchr("~,", at[-1]) &&
+           !isalnum((unsigned char)at[strlen(dtype)]);
 }
 
 static inline bool errors_is_absent(const errors_call *c, const char *name)
@@ -122,8 +123,13 @@ static inline void errors_make_tensor(errors_call *c, int i)
     const char *more_dims = errors_word(c, "...");
     const int leading = a->has_leading && more_dims ? atoi(more_dims) : 0, last = leading + a->ndim - 1;
     const DLDevice host = { (DLDeviceType)TGL_DL_CPU, 0 };
-    c->own[i] = (DLTensor){ errors_memory[i] + 256, a->is_host ? host : c->on, last + 1, tgl_dtype_to_dlpack(dtype),
-                            c->shape[i], c->strides[i], 0 };
+    c->own[i] = (DLTensor){ errors_memory[i] + 256,
+                            a->is_host ? host : c->on,
+                            last + 1,
+                            tgl_dtype_to_dlpack(dtype),
+                            c->shape[i],
+                            c->strides[i],
+                            0 };
     int64_t stride = 1;
     for (int d = last; d >= 0; d--) {
         int64_t n = 2;
@@ -167,7 +173,7 @@ static inline void errors_make_good(errors_call *c)
 static inline const char *errors_refused(errors_call *c, const char *what)
 {
     static unsigned char before[sizeof errors_memory];
-    if (!before[1])         /* the first time: a slow loop in a build without optimisation */
+    if (!before[1]) /* the first time: a slow loop in a build without optimisation */
         for (size_t i = 0; i < sizeof before; i++) before[i] = (unsigned char)(i * 7);
     memcpy(errors_memory, before, sizeof before);
     tgl_fail(TGL_ERR_INTERNAL, "not set");
@@ -185,8 +191,7 @@ static inline void errors_end(errors_call *c, const char *name, const char *says
     if (!message) return;
     bool is_named = false;
     for (int i = 0; i < c->t->num_tensors + c->t->num_values && !name; i++) {
-        const char *other = i < c->t->num_tensors ? c->t->tensors[i].name
-                                                  : c->t->values[i - c->t->num_tensors].name;
+        const char *other = i < c->t->num_tensors ? c->t->tensors[i].name : c->t->values[i - c->t->num_tensors].name;
         is_named |= !strncmp(message, other, strlen(other)) && message[strlen(other)] == ':';
     }
     if (name) is_named = !strncmp(message, name, strlen(name)) && message[strlen(name)] == ':';
@@ -196,13 +201,13 @@ static inline void errors_end(errors_call *c, const char *name, const char *says
 }
 
 /* A change of the good call. `x` is tensor i. */
-#define ERRORS_MISTAKE(who, says, what, ...)                                         \
-    do {                                                                             \
-        errors_make_good(c);                                                         \
-        __VA_ARGS__;                                                                 \
-        char what_[160];                                                             \
-        snprintf(what_, sizeof what_, "%s %s", c->t->tensors[i].name, what);         \
-        errors_end(c, who, says, what_);                                             \
+#define ERRORS_MISTAKE(who, says, what, ...)                                 \
+    do {                                                                     \
+        errors_make_good(c);                                                 \
+        __VA_ARGS__;                                                         \
+        char what_[160];                                                     \
+        snprintf(what_, sizeof what_, "%s %s", c->t->tensors[i].name, what); \
+        errors_end(c, who, says, what_);                                     \
     } while (0)
 
 /* Does another tensor of the call have the size that a dimension decides, as it is? Then they must agree. */
@@ -229,8 +234,7 @@ static inline void errors_alone(errors_call *c, int i)
     const bool is_wide = tgl_dtype_bits(x->dtype) > 8;
     char bytes[64];
     snprintf(bytes, sizeof bytes, "data is NULL, want %" PRId64 " bytes", errors_bytes(x));
-    if (!c->t->tensors[i].is_optional)
-        ERRORS_MISTAKE(name, "is NULL, want a tensor", "is NULL", c->tensors[i] = NULL);
+    if (!c->t->tensors[i].is_optional) ERRORS_MISTAKE(name, "is NULL, want a tensor", "is NULL", c->tensors[i] = NULL);
     ERRORS_MISTAKE(name, "shape is NULL", "has no shape", x->shape = NULL);
     ERRORS_MISTAKE(name, bytes, "has no data", x->data = NULL);
     ERRORS_MISTAKE(name, "rank is -1", "has a rank of -1", x->ndim = -1);
@@ -241,10 +245,8 @@ static inline void errors_alone(errors_call *c, int i)
                    x->device.device_type = (DLDeviceType)7);
     ERRORS_MISTAKE(name, "device is cuda:64, want cpu or cuda:0..63", "is on cuda:64",
                    x->device = ((DLDevice){ (DLDeviceType)TGL_DL_CUDA, 64 }));
-    if (is_wide)
-        ERRORS_MISTAKE(name, "address is 1 bytes past", "is not aligned", x->byte_offset = 1);
-    for (int d = 0; d < ndim; d++)
-        ERRORS_MISTAKE(name, "shape is ", "has a size of -1", x->shape[d] = -1);
+    if (is_wide) ERRORS_MISTAKE(name, "address is 1 bytes past", "is not aligned", x->byte_offset = 1);
+    for (int d = 0; d < ndim; d++) ERRORS_MISTAKE(name, "shape is ", "has a size of -1", x->shape[d] = -1);
 }
 
 static inline void errors_dtype_of(errors_call *c, int i)
@@ -253,7 +255,7 @@ static inline void errors_dtype_of(errors_call *c, int i)
     const tgl_arg *a = &c->t->tensors[i];
     tgl_packing packing;
     const tgl_dtype set = errors_dtypes(c, a, &packing), good = tgl_dtype_of(x->dtype);
-    const bool has_one = a->like >= 0 && c->tensors[a->like];   /* that of another tensor */
+    const bool has_one = a->like >= 0 && c->tensors[a->like]; /* that of another tensor */
     ERRORS_MISTAKE(a->name, "dtype is ", "has a dtype of no lanes", x->dtype.lanes = 0);
     ERRORS_MISTAKE(a->name, "dtype is ", "has a dtype of all ones", x->dtype = ((DLDataType){ 255, 255, 65535 }));
     for (tgl_dtype dtype = TGL_BOOL; dtype <= TGL_E2M1X2; dtype <<= 1)
@@ -286,8 +288,8 @@ static inline void errors_sizes(errors_call *c, int i)
             if (is_free) continue;
             ERRORS_MISTAKE(is_owner ? NULL : a->name, "", by < 0 ? "is smaller" : "is larger",
                            x->shape[leading + d] += by;
-                           for (int k = x->ndim - 2; k >= 0 && x->strides[x->ndim - 1] == 1; k--)
-                               x->strides[k] = x->strides[k + 1] * x->shape[k + 1]);
+                           for (int k = x->ndim - 2; k >= 0 && x->strides[x->ndim - 1] == 1; k--) x->strides[k] =
+                               x->strides[k + 1] * x->shape[k + 1]);
         }
 }
 
@@ -297,16 +299,14 @@ static inline void errors_layout(errors_call *c, int i)
     const tgl_arg *a = &c->t->tensors[i];
     const int last = x->ndim - 1;
     const bool has_rows = last >= 1 && x->shape[0] > 1, has_cols = x->shape[last] > 1;
-    if (has_cols && a->layout != TGL_STRIDED)
-        ERRORS_MISTAKE(a->name, "strides are ", "has gaps", x->strides[last] = 2);
+    if (has_cols && a->layout != TGL_STRIDED) ERRORS_MISTAKE(a->name, "strides are ", "has gaps", x->strides[last] = 2);
     if (has_rows && a->layout == TGL_PACKED)
         ERRORS_MISTAKE(a->name, "strides are ", "has rows that lie apart", x->strides[0]++);
     if (has_rows && a->layout != TGL_STRIDED)
         ERRORS_MISTAKE(a->name, "strides are ", "has a negative stride", x->strides[0] = -x->strides[0]);
     if (has_rows && a->layout == TGL_ROWS && a->is_written)
         ERRORS_MISTAKE(a->name, "between rows", "has rows that overlap", x->strides[0] = x->shape[1] - 1);
-    if (has_rows)
-        ERRORS_MISTAKE(a->name, "strides are ", "reaches too far", x->strides[0] = (int64_t)1 << 62);
+    if (has_rows) ERRORS_MISTAKE(a->name, "strides are ", "reaches too far", x->strides[0] = (int64_t)1 << 62);
     if (a->is_scales && has_rows && has_cols)
         ERRORS_MISTAKE(a->name, "strides are ", "has gaps", x->strides[0] = x->strides[1] = 2);
 }
@@ -330,7 +330,7 @@ static inline void errors_memory_of(errors_call *c, int i)
         if (!c->tensors[j] || (!a->is_written && !b->is_written)) continue;
         char says[128];
         snprintf(says, sizeof says, "memory is shared with %s, want no overlap", b->name);
-        const int64_t inside = (errors_bytes(&c->own[j]) - 1) / 8 * 8;         /* aligned for every dtype */
+        const int64_t inside = (errors_bytes(&c->own[j]) - 1) / 8 * 8; /* aligned for every dtype */
         if (!((a->may_be >> j | b->may_be >> i) & 1))
             ERRORS_MISTAKE(a->name, says, "begins where another does", x->data = c->own[j].data);
         if (inside > 0)
@@ -394,7 +394,10 @@ static inline errors_call *errors_open(tgl_signature *s, const char *sample, err
     static errors_call c;
     const tgl_table *t = tgl_signature_table(s);
     if (!CHECK_THAT(t, "%s", tgl_last_error())) return NULL;
-    c = (errors_call){ .t = t, .of = s->params, .sample = sample, .invoke = invoke,
+    c = (errors_call){ .t = t,
+                       .of = s->params,
+                       .sample = sample,
+                       .invoke = invoke,
                        .on = { (DLDeviceType)(on_cuda ? TGL_DL_CUDA : TGL_DL_CPU), 0 } };
     errors_make_good(&c);
     return &c;
@@ -431,17 +434,16 @@ static inline int check_errors(tgl_signature *s, const char *sample, errors_invo
 
 /* A whole message. `mistake` changes GOOD_CALL: x[i] is tensor i, scalar[i] the scalar of an op without params,
  * c->tensors[i] what is passed. */
-#define CHECK_ERROR(mistake, message)                                                           \
-    for (int on_cuda = 0; on_cuda < 2; on_cuda++) {                                             \
-        errors_call *const c = errors_open(GOOD_CALL, on_cuda);                                 \
-        REQUIRE(c);                                                                             \
-        DLTensor *const x = c->own;                                                             \
-        int64_t *const scalar = (int64_t *)(void *)c->params;                                   \
-        (void)x, (void)scalar;                                                                  \
-        mistake;                                                                                \
-        const char *const says = errors_refused(c, #mistake);                                   \
-        if (says)                                                                               \
-            CHECK_THAT(!strcmp(says, message), "%s: says \"%s\", want \"%s\"", #mistake, says, message); \
+#define CHECK_ERROR(mistake, message)                                                                          \
+    for (int on_cuda = 0; on_cuda < 2; on_cuda++) {                                                            \
+        errors_call *const c = errors_open(GOOD_CALL, on_cuda);                                                \
+        REQUIRE(c);                                                                                            \
+        DLTensor *const x = c->own;                                                                            \
+        int64_t *const scalar = (int64_t *)(void *)c->params;                                                  \
+        (void)x, (void)scalar;                                                                                 \
+        mistake;                                                                                               \
+        const char *const says = errors_refused(c, #mistake);                                                  \
+        if (says) CHECK_THAT(!strcmp(says, message), "%s: says \"%s\", want \"%s\"", #mistake, says, message); \
     }
 
 /* Without a device a good call is refused for want of one. */

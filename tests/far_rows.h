@@ -9,10 +9,7 @@
 static const int64_t far = ((int64_t)1 << 32) + 8; /* elements */
 
 /* From a row to the next. Of more than 3 only the later half is so far from the first: ThreadSanitizer has no room for 24 GB. */
-static inline int64_t distance_of(int64_t num_rows)
-{
-    return num_rows > 3 ? 2 * far / num_rows / 8 * 8 + 8 : far;
-}
+static inline int64_t distance_of(int64_t num_rows) { return num_rows > 3 ? 2 * far / num_rows / 8 * 8 + 8 : far; }
 
 /* A tensor in memory: row r is at r % period * distance + r / period * bytes. */
 typedef struct {
@@ -88,9 +85,8 @@ static inline void run_far(case_instance *k, char **outputs, int moved, far_rows
         const far_rows packed = packed_rows(&k->problem.tensors[i], 0);
         if (!outputs[i]) continue;
         char *seen = i == moved ? copy_of(k, rows, start) : copy_of(k, packed, start_of(k, i));
-        CHECK_THAT(!memcmp(seen, outputs[i], (size_t)packed.count * packed.bytes),
-                   "%s: %s: %s far apart: %s differs", k->on->name, k->problem.label,
-                   k->problem.tensors[moved].name, k->problem.tensors[i].name);
+        CHECK_THAT(!memcmp(seen, outputs[i], (size_t)packed.count * packed.bytes), "%s: %s: %s far apart: %s differs",
+                   k->on->name, k->problem.label, k->problem.tensors[moved].name, k->problem.tensors[i].name);
         free(seen);
         free(outputs[i]);
     }
@@ -103,16 +99,14 @@ static inline void move_rows(case_instance *k, const char *name, int dim)
     REQUIRE(i >= 0);
     const case_tensor *t = &k->problem.tensors[i];
     const far_rows packed = packed_rows(t, dim), rows = rows_far_apart(t, dim);
-    const size_t bytes =
-        (size_t)(rows.period - 1) * rows.distance + (size_t)(rows.count / rows.period) * rows.bytes;
+    const size_t bytes = (size_t)(rows.period - 1) * rows.distance + (size_t)(rows.count / rows.period) * rows.bytes;
     REQUIRE(rows.period > 1);
     char *start = far_reserve(k->on, bytes);
     if (!start) return;
     run_packed(k, outputs);
     char *contents = copy_of(k, packed, start_of(k, i));
     for (int64_t r = 0; r < rows.count; r++)
-        CHECK_OK(
-            backend_upload(k->on, start + at_row(rows, r), contents + (size_t)r * rows.bytes, rows.bytes));
+        CHECK_OK(backend_upload(k->on, start + at_row(rows, r), contents + (size_t)r * rows.bytes, rows.bytes));
     free(contents);
     int64_t strides[CASE_MAX_DIMS];
     const DLTensor was = k->tensors[i];
@@ -131,17 +125,17 @@ static inline void check_far_in(int dim, const char *op_name, const char *names,
     const case_op *op = case_find(op_name);
     const char *const lines[] = { line, NULL };
     FOR_BACKENDS(b)
-    for (int64_t i = 0; i < case_count(lines); i++)
-        for (const char *name = names; *name; name += strspn(name, " ")) {
-            char word[CASE_WORD] = "";
-            case_params params;
-            case_instance *k;
-            memcpy(word, name, strcspn(name, " "));
-            name += strcspn(name, " ");
-            REQUIRE(CHECK_OK(case_at(op, lines, i, &params)) && CHECK_OK(case_open(op, &params, b, &k)));
-            move_rows(k, word, dim);
-            case_close(k);
-        }
+        for (int64_t i = 0; i < case_count(lines); i++)
+            for (const char *name = names; *name; name += strspn(name, " ")) {
+                char word[CASE_WORD] = "";
+                case_params params;
+                case_instance *k;
+                memcpy(word, name, strcspn(name, " "));
+                name += strcspn(name, " ");
+                REQUIRE(CHECK_OK(case_at(op, lines, i, &params)) && CHECK_OK(case_open(op, &params, b, &k)));
+                move_rows(k, word, dim);
+                case_close(k);
+            }
 }
 
 static inline void check_far(const char *op_name, const char *names, const char *line)

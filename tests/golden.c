@@ -62,12 +62,17 @@ bool golden_is_null(const golden_case *g, const char *name) { return !strcmp(gol
 typedef struct {
     const golden_case *golden;
     golden_run run;
-    golden_workspace workspace;     /* NULL: none */
+    golden_workspace workspace; /* NULL: none */
     const golden_tensor *row[CASE_MAX_TENSORS], *before[CASE_MAX_TENSORS];
 } recorded;
 
 /* Reads a tensor's elements, packed in the file, to where its strides put them. `t` is where: data is element 0. */
-typedef struct { FILE *file; char *storage; int64_t element_bytes; bool ok; } reading;
+typedef struct {
+    FILE *file;
+    char *storage;
+    int64_t element_bytes;
+    bool ok;
+} reading;
 
 static void read_run(void *context, int64_t element, int64_t slot, int64_t run)
 {
@@ -83,7 +88,7 @@ static tgl_status read_tensor(const golden_case *g, const golden_tensor *row, co
     reading r = { fopen(path, "rb"), storage, t->element_bytes, true };
     if (!r.file || fseek(r.file, (long)row->file_offset, SEEK_SET)) r.ok = false;
     case_tensor all = *t;
-    all.open_rows = NULL;           /* they are in the file too */
+    all.open_rows = NULL; /* they are in the file too */
     if (r.ok) case_runs(&all, read_run, &r);
     if (r.file) fclose(r.file);
     return r.ok ? TGL_OK : tgl_fail(TGL_ERR_INTERNAL, "%s: cannot be read", path);
@@ -94,7 +99,7 @@ static tgl_status load(case_problem *c, void *context)
     const recorded *r = context;
     for (int i = 0; i < c->num_tensors; i++) {
         case_tensor *t = &c->tensors[i];
-        if (t->role == CASE_IN) memset(t->storage, 0xff, (size_t)(t->slots * t->element_bytes));   /* gaps are NaN */
+        if (t->role == CASE_IN) memset(t->storage, 0xff, (size_t)(t->slots * t->element_bytes)); /* gaps are NaN */
         if (t->role == CASE_INOUT) {
             memset(t->initial, 0xff, (size_t)(t->slots * t->element_bytes));
             TGL_TRY(read_tensor(r->golden, r->before[i], t, t->initial));
@@ -187,12 +192,12 @@ case_result golden_check_with_workspace(const golden_case *g, golden_run run, go
     memcpy(c->scalars, &pointer, sizeof pointer);
     snprintf(c->label, sizeof c->label, "%s %s", g->op, g->name);
     for (const golden_tensor *row = g->tensors; row->name; row++) {
-        if (row->role == CASE_IN && is_updated(g, row->name)) continue;    /* under its output's name */
+        if (row->role == CASE_IN && is_updated(g, row->name)) continue; /* under its output's name */
         const int i = c->num_tensors;
         r.row[i] = row;
         r.before[i] = row->updates ? row_named(g, row->updates) : NULL;
-        case_tensor *t = case_add(c, i, row->name, row->updates ? CASE_INOUT : row->role, row->dtype,
-                                  row->ndim, row->shape);
+        case_tensor *t =
+            case_add(c, i, row->name, row->updates ? CASE_INOUT : row->role, row->dtype, row->ndim, row->shape);
         memcpy(t->strides, row->strides, sizeof t->strides);
         t->compare = row->compare;
         t->open_rows = open_rows_of(row);

@@ -17,21 +17,21 @@ typedef struct {
     int ndim;
     int64_t shape[CASE_MAX_DIMS], strides[CASE_MAX_DIMS];
     case_compare compare;
-    const char *updates;            /* an output that is the input of this name after the call; NULL: a new tensor */
-    int64_t file_offset;            /* of the data in its .npy file */
-    const int64_t *open_rows;       /* rows whose contents the op leaves open */
+    const char *updates;      /* an output that is the input of this name after the call; NULL: a new tensor */
+    int64_t file_offset;      /* of the data in its .npy file */
+    const int64_t *open_rows; /* rows whose contents the op leaves open */
     int num_open_rows;
 } golden_tensor;
 
-typedef struct { const char *name, *value; } golden_argument;   /* value: null, true, 3, 0.5, bf16, [1, 128] */
+typedef struct { const char *name, *value; } golden_argument; /* value: null, true, 3, 0.5, bf16, [1, 128] */
 
 typedef struct {
     const char *domain, *op, *name;
-    const golden_argument *arguments;       /* both lists end with a NULL name */
+    const golden_argument *arguments; /* both lists end with a NULL name */
     const golden_tensor *tensors;
 } golden_case;
 
-extern const golden_case golden_cases[];    /* ends with a NULL domain */
+extern const golden_case golden_cases[]; /* ends with a NULL domain */
 extern const char golden_folder[];
 
 /* Case i of a domain, of one op where that is not NULL; NULL past the end. */

@@ -27,7 +27,10 @@
 #include "emulator/control.h"
 
 enum { MAX_MUTANTS = 4092, WAS_EQUAL = 2 };
-typedef struct { int chosen; unsigned char seen[MAX_MUTANTS]; } mutants;       /* as in emulator/mutants.hpp */
+typedef struct {
+    int chosen;
+    unsigned char seen[MAX_MUTANTS];
+} mutants; /* as in emulator/mutants.hpp */
 static mutants *table;
 static const char *results;
 static unsigned char is_left_out[MAX_MUTANTS], seen_before[MAX_MUTANTS];
@@ -68,7 +71,13 @@ case_result __wrap_case_check(const case_op *op, const case_params *params, cons
 case_result __real_case_check(const case_op *op, const case_params *params, const backend *on, case_report *report);
 
 enum { NONE = -1 };
-typedef struct { const case_op *op; const case_params *params; const backend *on; case_result want; rlim_t seconds; } again;
+typedef struct {
+    const case_op *op;
+    const case_params *params;
+    const backend *on;
+    case_result want;
+    rlim_t seconds;
+} again;
 
 /* The status of a child that runs the case again with a mutant: 0 if the result is the wanted one. The library refuses CUDA in
  * a child, as a driver would; the emulated device can go on there. So fork()'s handlers must not run. */
@@ -109,7 +118,8 @@ static void try_mutant(int number, const again *c)
     fprintf(f, "noticed %d %s: %s %s\n", number,
             WIFSIGNALED(status) && WTERMSIG(status) == SIGXCPU ? "hangs"
             : WIFEXITED(status) && WEXITSTATUS(status) == 1    ? "wrong"
-                                                               : "stopped", c->op->name, text);
+                                                               : "stopped",
+            c->op->name, text);
     fclose(f);
 }
 

@@ -10,23 +10,28 @@
 /* ---- the table of cases ---- */
 
 /* The blocks that every op has. */
-#define TESTS_OF_TABLE(op_name)                                                                          \
-    TEST(check_list) { FOR_BACKENDS(b) check_lines(op_name, case_find(op_name)->lists[CASE_CHECK], b); } \
-    TEST(slow_list)                                                                                      \
-    {                                                                                                    \
-        if (!test_slow()) SKIP("TEGULA_TEST_SLOW is not set");                                           \
-        FOR_BACKENDS(b)                                                                                  \
-            if (!b->is_emulated) check_lines(op_name, case_find(op_name)->lists[CASE_SLOW], b);          \
+#define TESTS_OF_TABLE(op_name)                                                                 \
+    TEST(check_list)                                                                            \
+    {                                                                                           \
+        FOR_BACKENDS(b) check_lines(op_name, case_find(op_name)->lists[CASE_CHECK], b);         \
+    }                                                                                           \
+    TEST(slow_list)                                                                             \
+    {                                                                                           \
+        if (!test_slow()) SKIP("TEGULA_TEST_SLOW is not set");                                  \
+        FOR_BACKENDS(b)                                                                         \
+            if (!b->is_emulated) check_lines(op_name, case_find(op_name)->lists[CASE_SLOW], b); \
     }
 
 /* ---- tensors made by hand ---- */
 
-typedef struct { DLTensor t; int64_t shape[3], strides[3]; } tensor;
+typedef struct {
+    DLTensor t;
+    int64_t shape[3], strides[3];
+} tensor;
 #define SHAPE(...) ((int64_t[]){ __VA_ARGS__ })
 static const DLDevice cpu = { (DLDeviceType)TGL_DL_CPU, 0 };
 
-static inline DLTensor *make(tensor *t, void *data, DLDevice device, tgl_dtype dtype, int ndim,
-                             const int64_t *shape)
+static inline DLTensor *make(tensor *t, void *data, DLDevice device, tgl_dtype dtype, int ndim, const int64_t *shape)
 {
     *t = (tensor){ .t = { data, device, ndim, tgl_dtype_to_dlpack(dtype), t->shape, t->strides, 0 } };
     int64_t stride = 1;
@@ -51,8 +56,8 @@ static inline size_t bytes_of(const tensor *t)
 
 /* A tensor on a device with these contents, gaps included, until discard(). Strides NULL: packed. Contents
  * NULL: bytes of 0xa5. */
-static inline DLTensor *place_strided(const backend *b, tensor *t, tgl_dtype dtype, int ndim,
-                                      const int64_t *shape, const int64_t *strides, const void *contents)
+static inline DLTensor *place_strided(const backend *b, tensor *t, tgl_dtype dtype, int ndim, const int64_t *shape,
+                                      const int64_t *strides, const void *contents)
 {
     make(t, NULL, b->device, dtype, ndim, shape);
     if (strides) memcpy(t->strides, strides, (size_t)ndim * sizeof *strides);
@@ -90,11 +95,11 @@ static inline void check_contents(const backend *b, tensor *t, const void *want,
     fetch(b, t, seen);
     for (size_t i = 0; i < bytes; i += element) {
         const unsigned char *is = seen + i, *wanted = (const unsigned char *)want + i;
-        uint64_t words[2] = { 0, 0 };           /* of wider elements the first half */
+        uint64_t words[2] = { 0, 0 }; /* of wider elements the first half */
         memcpy(&words[0], is, element < 8 ? element : 8);
         memcpy(&words[1], wanted, element < 8 ? element : 8);
-        if (!CHECK_THAT(!memcmp(is, wanted, element), "%s: %s: slot %zu is 0x%" PRIx64 ", want 0x%" PRIx64,
-                        b->name, name, i / element, words[0], words[1]))
+        if (!CHECK_THAT(!memcmp(is, wanted, element), "%s: %s: slot %zu is 0x%" PRIx64 ", want 0x%" PRIx64, b->name,
+                        name, i / element, words[0], words[1]))
             break;
     }
     free(seen);

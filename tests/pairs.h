@@ -12,7 +12,7 @@
 static inline void choose_pairs(int num_rows, uint64_t (*shared)(const void *table, int v, int w), const void *table,
                                 bool *is_chosen)
 {
-    uint64_t(*met)[64] = calloc((size_t)num_rows, sizeof *met);     /* bit j of met[v][i]: columns i and j of v have met */
+    uint64_t (*met)[64] = calloc((size_t)num_rows, sizeof *met); /* bit j of met[v][i]: columns i and j of v have met */
     if (!met) abort();
     for (int v = 0; v < num_rows; v++) is_chosen[v] = false;
     for (int next = 0, most = num_rows > 0; most;) {

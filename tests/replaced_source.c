@@ -13,7 +13,7 @@
 /* The text of the file in the folder, which the caller frees, or NULL if there is none. */
 static char *replacement(const char *folder, const char *name, const char *suffix)
 {
-    const bool is_device = !strncmp(name, "device/", 7);        /* how kernels include src/cuda/device */
+    const bool is_device = !strncmp(name, "device/", 7); /* how kernels include src/cuda/device */
     char path[4096];
     snprintf(path, sizeof path, "%s/%s%s%s", folder, is_device ? "cuda/" : "", name, suffix);
     FILE *f = fopen(path, "rb");

@@ -42,11 +42,9 @@ static inline void check_replayed_times(const char *op_name, const char *line, i
             CHECK_OK(case_poison(k, round));
             const int64_t before = launches_until_now(b);
             CHECK_OK(round ? backend_replay(b, call_instance, k, times) : case_call(k));
-            if (b->is_emulated)
-                CHECK_INT(launches_until_now(b) - before, (round ? times : 1) * num_launches);
+            if (b->is_emulated) CHECK_INT(launches_until_now(b) - before, (round ? times : 1) * num_launches);
             CHECK_OK(case_verify(k, round, &report, NULL));
-            CHECK_THAT(report.result == CASE_PASSED, "%s: %s: %s", b->name, round ? "replayed" : "before",
-                       report.text);
+            CHECK_THAT(report.result == CASE_PASSED, "%s: %s: %s", b->name, round ? "replayed" : "before", report.text);
         }
         case_close(k);
     }

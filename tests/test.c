@@ -6,9 +6,12 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-enum { MAX_BLOCKS = 1024, MAX_REPORTS = 20 };   /* reports per block: a wrong tensor would fill the screen */
+enum { MAX_BLOCKS = 1024, MAX_REPORTS = 20 }; /* reports per block: a wrong tensor would fill the screen */
 
-static struct { const char *name; void (*run)(void); } blocks[MAX_BLOCKS];
+static struct {
+    const char *name;
+    void (*run)(void);
+} blocks[MAX_BLOCKS];
 static int num_blocks, failures;
 static bool skipped;
 
@@ -30,7 +33,7 @@ bool test_check(bool ok, const char *file, int line, const char *format, ...)
         printf("\n");
         va_end(args);
     }
-    if (getenv("TEGULA_TEST_STOP")) {           /* for planted faults: one failure is enough */
+    if (getenv("TEGULA_TEST_STOP")) { /* for planted faults: one failure is enough */
         fflush(stdout);
         _exit(1);
     }
@@ -48,7 +51,8 @@ bool test_check_text(const char *seen, const char *want, const char *file, int l
     return test_check(!strcmp(seen, want), file, line, "%s is \"%s\", want \"%s\"", what, seen, want);
 }
 
-bool test_check_status(tgl_status seen, tgl_status want, const char *message, const char *file, int line, const char *what)
+bool test_check_status(tgl_status seen, tgl_status want, const char *message, const char *file, int line,
+                       const char *what)
 {
     if (seen != want)
         return test_check(false, file, line, "%s gives %s (%s), want %s", what, tgl_status_name(seen),
@@ -68,14 +72,14 @@ void test_skip(const char *format, ...)
     skipped = true;
 }
 
-test_random test_seed(const char *name)         /* FNV-1a */
+test_random test_seed(const char *name) /* FNV-1a */
 {
     uint64_t h = 14695981039346656037u;
     for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
     return (test_random){ h };
 }
 
-uint64_t test_bits(test_random *r)              /* splitmix64 */
+uint64_t test_bits(test_random *r) /* splitmix64 */
 {
     uint64_t z = r->state += 0x9e3779b97f4a7c15u;
     z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;

@@ -22,7 +22,7 @@ typedef struct {
     const case_op *op;
     case_params params;
     tool_row row;
-    tgl_status status;                  /* of the first part, with its message */
+    tgl_status status; /* of the first part, with its message */
     char message[512];
 } wanted_row;
 
@@ -30,16 +30,16 @@ typedef struct {
     backend on;
     timer *timer;
     timer_options options;
-    bool with_check, are_named;         /* parameters were given */
+    bool with_check, are_named; /* parameters were given */
     bool are_first_calls;
     const char *commit;
     FILE *json;
     wanted_row *wanted;
     int num_wanted, left_out, failed;
     int label_width;
-    int rounds, done;                   /* how often each row is visited; visits so far */
+    int rounds, done; /* how often each row is visited; visits so far */
     double began;
-    const case_op *shown;               /* whose heading was printed last */
+    const case_op *shown; /* whose heading was printed last */
     tool_rows rows;
 } bench;
 
@@ -221,8 +221,7 @@ static void print_row(bench *b, const case_op *op, const tool_row *row)
         printf(" %9s %9s %9s", tool_number(row->graph_us), tool_number(1e-3 * row->host_ns),
                tool_number(row->empty_us));
     printf(" %9s ", tool_number(row->gb_per_s));
-    printf("%s%9s%s\n", row->copy_share >= 0.92 ? tool_green() : "", tool_percent(row->copy_share),
-           tool_plain());
+    printf("%s%9s%s\n", row->copy_share >= 0.92 ? tool_green() : "", tool_percent(row->copy_share), tool_plain());
     if (!isnan(row->gather_us)) {
         printf("%s%*s a plain gather of these rows: %s us", tool_dim(), number_column(b), "",
                tool_number(row->gather_us));
@@ -249,8 +248,7 @@ static tgl_status measure_headline(bench *b)
     timer_stats copy;
     fill_facts(b, &row);
     snprintf(row.op, sizeof row.op, "copy");
-    snprintf(row.params, sizeof row.params, "num_rows=%lld num_cols=%lld dtype=bf16", (long long)size,
-             (long long)size);
+    snprintf(row.params, sizeof row.params, "num_rows=%lld num_cols=%lld dtype=bf16", (long long)size, (long long)size);
     snprintf(row.row, sizeof row.row, "%s %.190s", row.op, row.params);
     row.bytes = (double)(4 * size * size);
     tool_progress("plain copy");
@@ -259,8 +257,8 @@ static tgl_status measure_headline(bench *b)
     fill_cold(&row, &copy);
     row.copy_us = row.cold_us;
     row.copy_share = 1;
-    printf("plain copy of %lldx%lld bf16: %s, %s%s GB/s%s\n", (long long)size, (long long)size,
-           tool_time(row.cold_us), tool_bold(), tool_number(row.gb_per_s), tool_plain());
+    printf("plain copy of %lldx%lld bf16: %s, %s%s GB/s%s\n", (long long)size, (long long)size, tool_time(row.cold_us),
+           tool_bold(), tool_number(row.gb_per_s), tool_plain());
     keep_row(b, &row);
     return TGL_OK;
 }
@@ -270,14 +268,12 @@ static void print_facts(const bench *b, double launch_ns)
     tool_row row;
     fill_facts(b, &row);
     tool_progress(NULL);
-    printf("%s%s%s%s%s, tegula %s%s%s\n", tool_bold(), row.device, tool_plain(),
-           row.driver[0] ? ", driver " : "", row.driver, row.library, row.commit[0] ? ", commit " : "",
-           row.commit);
-    printf("%stimes: %s, caches flushed by a %s before each cold call%s%s%s\n", tool_dim(), row.timer,
-           row.flush, b->timer->note[0] ? "; " : "", b->timer->note, tool_plain());
+    printf("%s%s%s%s%s, tegula %s%s%s\n", tool_bold(), row.device, tool_plain(), row.driver[0] ? ", driver " : "",
+           row.driver, row.library, row.commit[0] ? ", commit " : "", row.commit);
+    printf("%stimes: %s, caches flushed by a %s before each cold call%s%s%s\n", tool_dim(), row.timer, row.flush,
+           b->timer->note[0] ? "; " : "", b->timer->note, tool_plain());
     if (!isnan(launch_ns))
-        printf("launching an empty kernel through the driver alone takes the host %s\n",
-               tool_time(1e-3 * launch_ns));
+        printf("launching an empty kernel through the driver alone takes the host %s\n", tool_time(1e-3 * launch_ns));
 }
 
 static void print_failure(bench *b, const wanted_row *w, tgl_status status, const char *message)
@@ -316,8 +312,7 @@ static int measure_all(bench *b)
 {
     const bool in_two_rounds = timer_has_profiler(b->timer);
     double launch_ns;
-    if (timer_empty_host(b->timer, &launch_ns) != TGL_OK)
-        return tool_failed(&tool_bench, "%s", tgl_last_error());
+    if (timer_empty_host(b->timer, &launch_ns) != TGL_OK) return tool_failed(&tool_bench, "%s", tgl_last_error());
     watch_for_interrupts();
     b->rounds = in_two_rounds ? 2 : 1;
     b->began = tool_seconds();
@@ -406,8 +401,7 @@ static int run_rows(bench *b, const char *device, const char *json_path, const t
     if (code == TOOL_OK && json_path && !(b->json = fopen(json_path, "w")))
         code = tool_failed(&tool_bench, "%s: %s", json_path, strerror(errno));
     if (code == TOOL_OK) code = measure_all(b);
-    if (b->json && fclose(b->json) != 0)
-        code = tool_failed(&tool_bench, "%s: %s", json_path, strerror(errno));
+    if (b->json && fclose(b->json) != 0) code = tool_failed(&tool_bench, "%s: %s", json_path, strerror(errno));
     timer_close(b->timer);
     backend_close(&b->on);
     return code;
@@ -440,13 +434,14 @@ static int run(int argc, char **argv)
     if (from && (json || device || words.num_ops || words.params[0]))
         return tool_usage(&tool_bench, "--from: measures nothing, so it takes no ops, --json or --device");
     if (first_call && (from || json || html || against))
-        return tool_usage(&tool_bench, "--first-call: makes no rows, so it takes no --from, --json, --html or --against");
+        return tool_usage(&tool_bench,
+                          "--first-call: makes no rows, so it takes no --from, --json, --html or --against");
     tool_rows other = { 0 };
     if (against && tool_rows_read(against, &other) != TGL_OK)
         return tool_usage(&tool_bench, "--against: %s", tgl_last_error());
 
     const bool is_new_page = html && access(html, F_OK) != 0;
-    FILE *page = html ? fopen(html, "a") : NULL;        /* a path that cannot be written is known before measuring */
+    FILE *page = html ? fopen(html, "a") : NULL; /* a path that cannot be written is known before measuring */
     if (html && !page) return tool_failed(&tool_bench, "--html: %s: %s", html, strerror(errno));
     if (page) fclose(page);
 
@@ -455,11 +450,9 @@ static int run(int argc, char **argv)
                 .are_first_calls = first_call,
                 .commit = commit };
     if (!from) code = run_rows(&b, device, json, &words);
-    else if (tool_rows_read(from, &b.rows) != TGL_OK)
-        code = tool_usage(&tool_bench, "--from: %s", tgl_last_error());
+    else if (tool_rows_read(from, &b.rows) != TGL_OK) code = tool_usage(&tool_bench, "--from: %s", tgl_last_error());
     warn_of_noise(&b.rows);
-    if (b.rows.count && against && tool_compare(&b.rows, &other, against) && code == TOOL_OK)
-        code = TOOL_FAILED;
+    if (b.rows.count && against && tool_compare(&b.rows, &other, against) && code == TOOL_OK) code = TOOL_FAILED;
     if (b.rows.count && html && tool_report_html(html, &b.rows, against ? &other : NULL) != TGL_OK)
         code = tool_failed(&tool_bench, "--html: %s", tgl_last_error());
     if (b.rows.count == 0 && is_new_page) remove(html);

@@ -19,14 +19,14 @@ typedef struct {
     int64_t elements;                   /* of a random case; 0: the device's default */
 } wishes;
 
-typedef struct { int64_t ops, passed, failed, skipped; } sum;    /* of all devices */
+typedef struct { int64_t ops, passed, failed, skipped; } sum; /* of all devices */
 
 typedef struct {
     const wishes *wishes;
     backend on;
-    char device[48];   /* "cuda:0 (emulated device)" */
-    const case_op *op; /* of the counts */
-    int64_t done, total, passed, failed, skipped;      /* done, total: of all ops on this device */
+    char device[48];                              /* "cuda:0 (emulated device)" */
+    const case_op *op;                            /* of the counts */
+    int64_t done, total, passed, failed, skipped; /* done, total: of all ops on this device */
     double began;
     sum *all;
     char reason[256]; /* of the last skip */
@@ -37,12 +37,10 @@ typedef struct {
 static void finish_op(progress *p, const char *note)
 {
     if (!p->op) return;
-    const char *failed = tool_text("%s%lld%s", p->failed ? tool_red() : "", (long long)p->failed,
-                                   tool_plain());
+    const char *failed = tool_text("%s%lld%s", p->failed ? tool_red() : "", (long long)p->failed, tool_plain());
     if (!note) note = p->skipped ? tool_text("%lld: %s", (long long)p->skipped, p->reason) : "0";
-    tool_table_row(p->table, (const char *const[]){ p->op->name, p->device,
-                                                    tool_text("%lld", (long long)p->passed), failed,
-                                                    tool_text("%.1f", tool_seconds() - p->begin), note });
+    tool_table_row(p->table, (const char *const[]){ p->op->name, p->device, tool_text("%lld", (long long)p->passed),
+                                                    failed, tool_text("%.1f", tool_seconds() - p->begin), note });
     p->all->ops++;
     p->all->passed += p->passed;
     p->all->failed += p->failed;
@@ -64,7 +62,7 @@ static bool is_lost(const progress *p)
 
 /* ---- crashes ---- */
 
-static char now[2 * CASE_LABEL];         /* the case that is being tried */
+static char now[2 * CASE_LABEL]; /* the case that is being tried */
 
 static void on_crash(int signal)
 {
@@ -72,7 +70,7 @@ static void on_crash(int signal)
     ssize_t written = write(STDERR_FILENO, prefix, sizeof prefix - 1);
     written = write(STDERR_FILENO, now, strlen(now));
     (void)written;
-    raise(signal);                       /* ends the program: the handler is reset */
+    raise(signal); /* ends the program: the handler is reset */
 }
 
 /* A sanitizer's handler says more and stays. */
@@ -82,16 +80,13 @@ static void watch_for_crashes(void)
     for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
         struct sigaction was;
         struct sigaction mine = { .sa_handler = on_crash, .sa_flags = (int)SA_RESETHAND | SA_NODEFER };
-        if (!sigaction(signals[i], NULL, &was) && was.sa_handler == SIG_DFL)
-            sigaction(signals[i], &mine, NULL);
+        if (!sigaction(signals[i], NULL, &was) && was.sa_handler == SIG_DFL) sigaction(signals[i], &mine, NULL);
     }
 }
 
-static case_result try(progress *p, const case_op *op, const case_params *params, const char *text,
-                       case_report *report)
+static case_result try(progress *p, const case_op *op, const case_params *params, const char *text, case_report *report)
 {
-    snprintf(now, sizeof now, "%s %s --device %s%s\n", op->name, text, p->on.name,
-             p->wishes->scrub ? " --scrub" : "");
+    snprintf(now, sizeof now, "%s %s --device %s%s\n", op->name, text, p->on.name, p->wishes->scrub ? " --scrub" : "");
     const case_result result = case_check(op, params, &p->on, report);
     now[0] = 0;
     return result;
@@ -104,9 +99,9 @@ static int note_failure(progress *p, const char *text, const case_report *report
 {
     p->failed++;
     tool_progress(NULL);
-    printf("%sfailed%s  %s %s on %s\n        %s\n        again: tegula check %s %s --device %s%s\n",
-           tool_red(), tool_plain(), p->op->name, text, p->device, report->text, p->op->name, text,
-           p->on.name, p->wishes->scrub ? " --scrub" : "");
+    printf("%sfailed%s  %s %s on %s\n        %s\n        again: tegula check %s %s --device %s%s\n", tool_red(),
+           tool_plain(), p->op->name, text, p->device, report->text, p->op->name, text, p->on.name,
+           p->wishes->scrub ? " --scrub" : "");
     if (report->status == TGL_OK || !is_lost(p)) return TOOL_OK;
     printf("        %s is lost: nothing more is tried there\n", p->device);
     return TOOL_FAILED;
@@ -157,8 +152,7 @@ static int try_draw(progress *p, int64_t i, uint64_t compiled, passed_over *over
     case_report report;
     const wishes *w = p->wishes;
     if (!case_draw_legal(p->op, (uint64_t)w->seed, i, max_elements(w, &p->on), &params, &over->redraws))
-        return tool_failed(&tool_check, "%s: no case was found that it takes: %s", p->op->name,
-                           over->redraws.reason);
+        return tool_failed(&tool_check, "%s: no case was found that it takes: %s", p->op->name, over->redraws.reason);
     case_params_text(p->op, &params, text, sizeof text);
     tool_progress("%s %s: %s %s", tool_done(p->done + p->passed, p->total, p->began), p->device, p->op->name, text);
     const bool may_compile = tgl_compile_count() - compiled < (uint64_t)w->compiles;
@@ -168,8 +162,7 @@ static int try_draw(progress *p, int64_t i, uint64_t compiled, passed_over *over
     else if (result == CASE_UNDECIDED) over->undecided++;
     else if (result == CASE_SKIPPED) over->skipped++;
     else if (report.status == TGL_ERR_COMPILE && !may_compile) over->other_kernels++;
-    else if (report.status == TGL_ERR_ARGUMENT && !case_is_legal_with_data(p->op, &params))
-        over->redraws.refused++;
+    else if (report.status == TGL_ERR_ARGUMENT && !case_is_legal_with_data(p->op, &params)) over->redraws.refused++;
     else return note_failure(p, text, &report);
     return TOOL_OK;
 }
@@ -191,8 +184,8 @@ static int check_random(progress *p, const case_op *op)
     }
     tgl_set_jit_mode(mode);
     finish_op(p, tool_text("%lld refused, %lld undecided, %lld of other kernels, %lld without memory",
-                           (long long)over.redraws.refused, (long long)over.undecided,
-                           (long long)over.other_kernels, (long long)over.skipped));
+                           (long long)over.redraws.refused, (long long)over.undecided, (long long)over.other_kernels,
+                           (long long)over.skipped));
     return code;
 }
 
@@ -242,13 +235,13 @@ static int run(int argc, char **argv)
     const tool_option options[] = {
         { "device", "NAME", "cpu, cuda or cuda:1 (default: the CPU, and a GPU if any)", NULL, &device },
         { "slow", NULL, "the slow cases too: more than 2^31 elements, all sizes", &w.slow, NULL },
-        { "scrub", NULL, "five calls of each case; before every launch another pattern in shared memory",
-          &w.scrub, NULL },
+        { "scrub", NULL, "five calls of each case; before every launch another pattern in shared memory", &w.scrub,
+          NULL },
         { "random", "N", "not the lists: N cases of each op, sizes around its thresholds", NULL, &random },
         { "seed", "S", "other random cases (default: 1)", NULL, &seed },
         { "compiles", "N", "kernels of an op that random cases may compile (default: 24)", NULL, &compiles },
-        { "elements", "SIZE", "of all tensors of a random case (default: 256K, CPU 64K, emulated device 4K)",
-          NULL, &elements },
+        { "elements", "SIZE", "of all tensors of a random case (default: 256K, CPU 64K, emulated device 4K)", NULL,
+          &elements },
         { 0 },
     };
     tool_words words;
@@ -258,8 +251,7 @@ static int run(int argc, char **argv)
         !read_number("compiles", compiles, &w.compiles, &code))
         return code;
     if (elements && (w.elements = tool_bytes(elements)) < 64)
-        return tool_usage(&tool_check, "--elements: is %s, want a size such as 4K or 1M, at least 64",
-                          elements);
+        return tool_usage(&tool_check, "--elements: is %s, want a size such as 4K or 1M, at least 64", elements);
     if (random && (words.params[0] || w.slow))
         return tool_usage(&tool_check, "--random: draws all parameters, so takes neither k=v nor --slow");
     static const char *const heads[] = { "op", "device", ">passed", ">failed", ">s", "skipped" };
@@ -284,7 +276,6 @@ static int run(int argc, char **argv)
     return all.failed ? TOOL_FAILED : code;
 }
 
-const tool_command tool_check = {
-    "check", "[op...] [k=v ...] [--device NAME] [--slow] [--scrub] [--random N [--seed S]]",
-    "are the results right, on the CPU and on the GPU", run
-};
+const tool_command tool_check = { "check",
+                                  "[op...] [k=v ...] [--device NAME] [--slow] [--scrub] [--random N [--seed S]]",
+                                  "are the results right, on the CPU and on the GPU", run };

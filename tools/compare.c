@@ -8,7 +8,7 @@
 /* Two passes of one program agree within 3 %, within 7 % on rows below 20 us. */
 static double not_slower_limit(double other_us) { return other_us < 20 ? 1.07 : 1.03; }
 static const double faster_limit = 0.97;
-static const double copy_limit = 1.05;      /* of a plain copy's time: at the copy rate */
+static const double copy_limit = 1.05; /* of a plain copy's time: at the copy rate */
 
 tool_verdict tool_judge(const tool_row *ours, const tool_row *theirs)
 {
@@ -18,8 +18,8 @@ tool_verdict tool_judge(const tool_row *ours, const tool_row *theirs)
     v.text = strcmp(ours->device, theirs->device) ? "another device" : isnan(ratio) ? "not timed" : NULL;
     if (v.text) return v;
     const bool not_slower = ratio <= not_slower_limit(theirs->cold_us), faster = ratio <= faster_limit;
-    const bool is_copy = ours->cold_us <= copy_limit * ours->copy_us;       /* false if no copy was timed */
-    if (!theirs->peer[0]) {                 /* an earlier run of ours, which must not be faster */
+    const bool is_copy = ours->cold_us <= copy_limit * ours->copy_us; /* false if no copy was timed */
+    if (!theirs->peer[0]) { /* an earlier run of ours, which must not be faster */
         v.text = faster ? "faster" : not_slower ? "same" : "slower";
         v.is_met = not_slower;
     } else {
@@ -51,25 +51,22 @@ int tool_compare(const tool_rows *rows, const tool_rows *other, const char *othe
         if (strcmp(ours->device, theirs->device)) foreign = theirs, other_devices++;
         if (ratio > 0) sum_of_logs += log(ratio), num_ratios++;
         const char *color = v.is_missed ? tool_red() : v.is_met ? tool_green() : tool_dim();
-        tool_table_row(table, (const char *const[]){ ours->row, tool_number(ours->cold_us),
-                                                     tool_number(theirs->cold_us), v.ratio,
-                                                     tool_percent(ours->copy_share),
-                                                     tool_text("%s%s%s", color, v.text, tool_plain()) });
+        tool_table_row(table, (const char *const[]){
+                                  ours->row, tool_number(ours->cold_us), tool_number(theirs->cold_us), v.ratio,
+                                  tool_percent(ours->copy_share), tool_text("%s%s%s", color, v.text, tool_plain()) });
     }
     printf("\n%sagainst %s%s%s%s%s\n", tool_bold(), other_name, some && some->peer[0] ? ": " : "",
            some && some->peer[0] ? some->peer : "", some ? "" : " (no row in common)", tool_plain());
     tool_table_print(table);
     printf("%d rows compared, %d not met", compared, missed);
     if (num_ratios)
-        printf(", geometric mean of the ratios %.3f (below 1: ours is faster)",
-               exp(sum_of_logs / num_ratios));
+        printf(", geometric mean of the ratios %.3f (below 1: ours is faster)", exp(sum_of_logs / num_ratios));
     printf("\n");
-    if (compared < rows->count)
-        printf("note: %d of our rows are not in %s\n", rows->count - compared, other_name);
+    if (compared < rows->count) printf("note: %d of our rows are not in %s\n", rows->count - compared, other_name);
     for (int i = 0; i < other->count; i++) unseen += !tool_rows_find(rows, other->rows[i].row);
     if (unseen) printf("note: %d rows of %s were not run here\n", unseen, other_name);
     if (foreign)
-        printf("note: %d rows are from another device (%s), so the ratio says nothing about the code\n",
-               other_devices, foreign->device);
+        printf("note: %d rows are from another device (%s), so the ratio says nothing about the code\n", other_devices,
+               foreign->device);
     return missed;
 }

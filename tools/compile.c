@@ -17,15 +17,14 @@ typedef struct {
     tool_table *table;
     double milliseconds, began;
     int compiled;
-    int64_t done, total;                    /* cases, of all architectures */
+    int64_t done, total; /* cases, of all architectures */
 } progress;
 
 static void compiled(void *context, const char *kernel, const char *macros, const char *architecture,
                      double milliseconds)
 {
     progress *p = context;
-    tool_table_row(p->table,
-                   (const char *const[]){ kernel, architecture, tool_text("%.1f", milliseconds), macros });
+    tool_table_row(p->table, (const char *const[]){ kernel, architecture, tool_text("%.1f", milliseconds), macros });
     p->milliseconds += milliseconds;
     p->compiled++;
 }
@@ -42,8 +41,8 @@ static int visit(void *context, const case_op *op, const case_params *params)
 
 /* What to compile. */
 typedef struct {
-    const case_model *model;                /* NULL: the words name it */
-    bool is_all;                            /* that model and all after it */
+    const case_model *model; /* NULL: the words name it */
+    bool is_all;             /* that model and all after it */
     const tool_words *words;
 } wanted;
 
@@ -102,19 +101,17 @@ static int run(int argc, char **argv)
     int code;
     if (!tool_parse(&tool_compile, options, argc, argv, &words, &code)) return code;
     if (is_all && !architectures) architectures = all_architectures;
-    if (!architectures)
-        return tool_usage(&tool_compile, "--arch: wants architectures, such as sm_90a,sm_100a");
+    if (!architectures) return tool_usage(&tool_compile, "--arch: wants architectures, such as sm_90a,sm_100a");
     if (model && !case_model_named(model))
         return tool_usage(&tool_compile, "--model: is %s, want one of %s", model, model_names());
     if ((model || is_all) && (words.num_ops || words.params[0]))
         return tool_usage(&tool_compile, "--%s: names the ops itself", is_all ? "all" : "model");
     if (model && is_all) return tool_usage(&tool_compile, "--all: has all models, so takes no --model");
     const wanted w = { is_all ? case_models : model ? case_model_named(model) : NULL, is_all, &words };
-    unsetenv("TEGULA_CACHE_READONLY");      /* what is there only would be missing in the folder to fill */
+    unsetenv("TEGULA_CACHE_READONLY"); /* what is there only would be missing in the folder to fill */
     if (folder && mkdir(folder, 0755) != 0 && errno != EEXIST)
         return tool_failed(&tool_compile, "%s: %s", folder, strerror(errno));
-    if (folder && tgl_set_cache_dir(folder) != TGL_OK)
-        return tool_failed(&tool_compile, "%s", tgl_last_error());
+    if (folder && tgl_set_cache_dir(folder) != TGL_OK) return tool_failed(&tool_compile, "%s", tgl_last_error());
     static tgl_cache_info cache;
     tgl_cache_describe(&cache);
     if (!cache.folder[0]) return tool_failed(&tool_compile, "no cache to fill: %s", cache.reason);
@@ -136,14 +133,14 @@ static int run(int argc, char **argv)
     tool_table_print(p.table);
     if (code == TOOL_USAGE) return code;
     tgl_cache_describe(&cache);
-    printf("%d kernel%s compiled in %.0f ms; %s: %lld files (%lld new), %s\n", p.compiled,
-           p.compiled == 1 ? "" : "s", p.milliseconds, cache.folder, (long long)cache.files,
-           (long long)(cache.files - files), tool_size((double)cache.bytes));
+    printf("%d kernel%s compiled in %.0f ms; %s: %lld files (%lld new), %s\n", p.compiled, p.compiled == 1 ? "" : "s",
+           p.milliseconds, cache.folder, (long long)cache.files, (long long)(cache.files - files),
+           tool_size((double)cache.bytes));
     const char *failure;
     const int num_failures = tgl_cache_failures(&failure);
     if (num_failures == 0) return code;
-    return tool_failed(&tool_compile, "%d kernel%s could not be stored, the cache is incomplete: %s",
-                       num_failures, num_failures == 1 ? "" : "s", failure);
+    return tool_failed(&tool_compile, "%d kernel%s could not be stored, the cache is incomplete: %s", num_failures,
+                       num_failures == 1 ? "" : "s", failure);
 }
 
 const tool_command tool_compile = { "compile", "--all | --arch LIST [--model NAME | op... [k=v ...]] [-o DIR]",

@@ -11,14 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KIND_MEMCPY = 1, KIND_MEMSET = 2, KIND_CONCURRENT_KERNEL = 10 };     /* CUpti_ActivityKind */
-enum { FLUSH_FORCED = 1, NO_MORE_RECORDS = 12 }; /* CUPTI_ERROR_MAX_LIMIT_REACHED */
+enum { KIND_MEMCPY = 1, KIND_MEMSET = 2, KIND_CONCURRENT_KERNEL = 10 }; /* CUpti_ActivityKind */
+enum { FLUSH_FORCED = 1, NO_MORE_RECORDS = 12 };                        /* CUPTI_ERROR_MAX_LIMIT_REACHED */
 enum { AT_BYTES = 8, AT_START = 16, AT_END = 24, AT_GRID = 52, AT_BLOCK = 64, AT_NAME = 104 };
 enum { BUFFER_BYTES = 1 << 20 };
 
 typedef void (*buffer_requested)(uint8_t **buffer, size_t *bytes, size_t *max_records);
-typedef void (*buffer_completed)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes,
-                                 size_t valid_bytes);
+typedef void (*buffer_completed)(void *context, uint32_t stream, uint8_t *buffer, size_t bytes, size_t valid_bytes);
 
 static struct {
     int (*GetVersion)(uint32_t *version);
@@ -53,9 +52,12 @@ static void *open_library(void)
 {
     /* By the loader; beside the toolkit; in the wheels of a Python that the environment names. */
     static const char *const places[] = {
-        "libcupti.so.13", "libcupti.so.12",
-        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.1[23]", "/usr/local/cuda/lib64/libcupti.so.1[23]",
-        "/usr/local/cuda/targets/*/lib/libcupti.so.1[23]", "/opt/cuda/extras/CUPTI/lib64/libcupti.so.1[23]",
+        "libcupti.so.13",
+        "libcupti.so.12",
+        "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so.1[23]",
+        "/usr/local/cuda/lib64/libcupti.so.1[23]",
+        "/usr/local/cuda/targets/*/lib/libcupti.so.1[23]",
+        "/opt/cuda/extras/CUPTI/lib64/libcupti.so.1[23]",
     };
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         void *library = open_any(places[i]);
@@ -65,8 +67,7 @@ static void *open_library(void)
     for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
         char pattern[4096];
         if (!roots[i] || strlen(roots[i]) > 2048) continue;
-        snprintf(pattern, sizeof pattern, "%s/lib/python3*/*-packages/nvidia/*/lib/libcupti.so.1[23]",
-                 roots[i]);
+        snprintf(pattern, sizeof pattern, "%s/lib/python3*/*-packages/nvidia/*/lib/libcupti.so.1[23]", roots[i]);
         void *library = open_any(pattern);
         if (library) return library;
     }
@@ -81,7 +82,10 @@ const char *cupti_load(uint32_t *version)
         was_tried = true;
         void *library = open_library();
         if (!library) snprintf(reason, sizeof reason, "libcupti.so.13 or .12 was not found");
-        const struct { void *slot; const char *name; } symbols[] = {
+        const struct {
+            void *slot;
+            const char *name;
+        } symbols[] = {
             { &cupti.GetVersion, "cuptiGetVersion" },
             { &cupti.GetResultString, "cuptiGetResultString" },
             { &cupti.ActivityRegisterCallbacks, "cuptiActivityRegisterCallbacks" },
@@ -93,7 +97,7 @@ const char *cupti_load(uint32_t *version)
         for (size_t i = 0; library && i < sizeof symbols / sizeof *symbols; i++) {
             void *address = dlsym(library, symbols[i].name);
             if (!address) snprintf(reason, sizeof reason, "libcupti has no %s", symbols[i].name);
-            memcpy(symbols[i].slot, &address, sizeof address);  /* ISO C has no cast to a function pointer */
+            memcpy(symbols[i].slot, &address, sizeof address); /* ISO C has no cast to a function pointer */
         }
         if (!reason[0]) cupti.GetVersion(&number);
     }
@@ -118,7 +122,7 @@ static void request(uint8_t **buffer, size_t *bytes, size_t *max_records)
 {
     *buffer = aligned_alloc(8, BUFFER_BYTES);
     *bytes = *buffer ? BUFFER_BYTES : 0;
-    *max_records = 0;       /* as many as fit */
+    *max_records = 0; /* as many as fit */
 }
 
 static void keep(const uint8_t *record)
@@ -169,8 +173,7 @@ bool cupti_start(void)
 {
     static bool is_registered;
     count = 0;
-    if (!is_registered &&
-        !accept(cupti.ActivityRegisterCallbacks(request, complete), "cuptiActivityRegisterCallbacks"))
+    if (!is_registered && !accept(cupti.ActivityRegisterCallbacks(request, complete), "cuptiActivityRegisterCallbacks"))
         return false;
     is_registered = true;
     for (int i = 0; i < NUM_KINDS; i++) {

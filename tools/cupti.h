@@ -12,10 +12,10 @@ typedef enum { CUPTI_KERNEL, CUPTI_COPY, CUPTI_FILL } cupti_kind;
 
 typedef struct {
     cupti_kind kind;
-    uint64_t start, end;                /* ns */
-    uint64_t bytes;                     /* of copies and fills */
-    char name[40];                      /* of kernels, cut */
-    uint32_t grid[3], block[3];         /* of kernels */
+    uint64_t start, end;        /* ns */
+    uint64_t bytes;             /* of copies and fills */
+    char name[40];              /* of kernels, cut */
+    uint32_t grid[3], block[3]; /* of kernels */
 } cupti_record;
 
 /* Loads it once. NULL if it can be used, else a sentence why not. *version (may be NULL) is what the

@@ -19,10 +19,31 @@
 
 enum {
     /* routing */
-    LOGITS, MASK, TOPK_IDX, TOPK_WEIGHTS, POS_TO_EXPERT, POS_TO_TOKEN, POS_TO_TOKEN_TOPK, TOKEN_TOPK_TO_POS,
-    EXPERT_START, EXPERT_END, NUM_TOKENS_PER_EXPERT, WORKSPACE,
+    LOGITS,
+    MASK,
+    TOPK_IDX,
+    TOPK_WEIGHTS,
+    POS_TO_EXPERT,
+    POS_TO_TOKEN,
+    POS_TO_TOKEN_TOPK,
+    TOKEN_TOPK_TO_POS,
+    EXPERT_START,
+    EXPERT_END,
+    NUM_TOKENS_PER_EXPERT,
+    WORKSPACE,
     /* tokens, their codes, rows of experts, activations, results, weighted sums */
-    X, X_FP8, X_SF, ROWS, ROWS_SF, GATES_UPS, ACT, ACT_SF, RESULTS, GAINS, OUT, NUM_TENSORS
+    X,
+    X_FP8,
+    X_SF,
+    ROWS,
+    ROWS_SF,
+    GATES_UPS,
+    ACT,
+    ACT_SF,
+    RESULTS,
+    GAINS,
+    OUT,
+    NUM_TENSORS
 };
 
 enum { MAX_TOKENS = 4096 };
@@ -54,8 +75,9 @@ static tgl_status add(block *b, int i, tgl_dtype dtype, int64_t rows, int64_t co
 {
     b->shape[i][0] = rows;
     b->shape[i][1] = cols;
-    b->tensor[i] = (DLTensor){ .device = b->on->device, .ndim = cols ? 2 : 1,
-                               .dtype = tgl_dtype_to_dlpack(dtype), .shape = b->shape[i] };
+    b->tensor[i] = (DLTensor){
+        .device = b->on->device, .ndim = cols ? 2 : 1, .dtype = tgl_dtype_to_dlpack(dtype), .shape = b->shape[i]
+    };
     TGL_TRY(backend_alloc(b->on, bytes_of(b, i), &b->tensor[i].data));
     return values ? backend_upload(b->on, b->tensor[i].data, values, bytes_of(b, i)) : TGL_OK;
 }
@@ -76,14 +98,20 @@ static tgl_status add_routing(block *b, const float *logits)
     TGL_TRY(add(b, MASK, TGL_BOOL, t, 0, mask));
     TGL_TRY(add(b, TOPK_IDX, TGL_I64, t, k, NULL));
     TGL_TRY(add(b, TOPK_WEIGHTS, TGL_F32, t, k, NULL));
-    for (int i = POS_TO_EXPERT; i <= POS_TO_TOKEN_TOPK; i++)
-        TGL_TRY(add(b, i, TGL_I32, num_positions(b), 0, NULL));
+    for (int i = POS_TO_EXPERT; i <= POS_TO_TOKEN_TOPK; i++) TGL_TRY(add(b, i, TGL_I32, num_positions(b), 0, NULL));
     TGL_TRY(add(b, TOKEN_TOPK_TO_POS, TGL_I32, t, k, NULL));
     for (int i = EXPERT_START; i <= NUM_TOKENS_PER_EXPERT; i++) TGL_TRY(add(b, i, TGL_I32, e, 0, NULL));
-    b->mapping = (tgl_moe_mapping){
-        &at[POS_TO_EXPERT], &at[POS_TO_TOKEN], &at[POS_TO_TOKEN_TOPK], &at[TOKEN_TOPK_TO_POS],
-        &at[EXPERT_START], &at[EXPERT_END], &at[NUM_TOKENS_PER_EXPERT], NULL, NULL, NULL, { 0 }
-    };
+    b->mapping = (tgl_moe_mapping){ &at[POS_TO_EXPERT],
+                                    &at[POS_TO_TOKEN],
+                                    &at[POS_TO_TOKEN_TOPK],
+                                    &at[TOKEN_TOPK_TO_POS],
+                                    &at[EXPERT_START],
+                                    &at[EXPERT_END],
+                                    &at[NUM_TOKENS_PER_EXPERT],
+                                    NULL,
+                                    NULL,
+                                    NULL,
+                                    { 0 } };
     const size_t bytes = tgl_moe_route_workspace_size(&at[LOGITS], &at[TOPK_IDX], &b->mapping);
     TGL_TRY(add(b, WORKSPACE, TGL_U8, (int64_t)bytes, 0, NULL));
     return tgl_workspace_init(at[WORKSPACE].data, bytes, b->on->stream);
@@ -92,9 +120,9 @@ static tgl_status add_routing(block *b, const float *logits)
 static tgl_status route(block *b)
 {
     DLTensor *at = b->tensor;
-    return tgl_moe_route(&at[LOGITS], NULL, &at[MASK], NULL, NULL, NULL, NULL, &at[TOPK_IDX],
-                         &at[TOPK_WEIGHTS], &b->mapping, b->alignment, &b->gate, at[WORKSPACE].data,
-                         bytes_of(b, WORKSPACE), b->on->stream);
+    return tgl_moe_route(&at[LOGITS], NULL, &at[MASK], NULL, NULL, NULL, NULL, &at[TOPK_IDX], &at[TOPK_WEIGHTS],
+                         &b->mapping, b->alignment, &b->gate, at[WORKSPACE].data, bytes_of(b, WORKSPACE),
+                         b->on->stream);
 }
 
 /* ---- four tokens, two experts ---- */
@@ -142,15 +170,18 @@ static tgl_status print_routed(const block *b)
 static tgl_status show_routing(block *b)
 {
     DLTensor *at = b->tensor;
-    *b = (block){ .on = b->on, .num_tokens = TOKENS, .num_experts = EXPERTS, .num_topk = 1,
-                  .alignment = PADDED, .gate = { .scoring = TGL_MOE_SIGMOID, .no_renormalize = true } };
+    *b = (block){ .on = b->on,
+                  .num_tokens = TOKENS,
+                  .num_experts = EXPERTS,
+                  .num_topk = 1,
+                  .alignment = PADDED,
+                  .gate = { .scoring = TGL_MOE_SIGMOID, .no_renormalize = true } };
     TGL_TRY(add_routing(b, &small_logits[0][0]));
     TGL_TRY(add(b, X, TGL_F32, TOKENS, 1, small_x));
     TGL_TRY(add(b, ROWS, TGL_F32, POSITIONS, 1, NULL));
     TGL_TRY(add(b, OUT, TGL_F32, TOKENS, 1, NULL));
     TGL_TRY(route(b));
-    TGL_TRY(tgl_moe_expand_to_fused(&at[X], &at[TOKEN_TOPK_TO_POS], &at[POS_TO_EXPERT], &at[ROWS],
-                                    b->on->stream));
+    TGL_TRY(tgl_moe_expand_to_fused(&at[X], &at[TOKEN_TOPK_TO_POS], &at[POS_TO_EXPERT], &at[ROWS], b->on->stream));
     TGL_TRY(tgl_moe_reduce_fused(&at[ROWS], NULL, &at[TOPK_WEIGHTS], &at[TOKEN_TOPK_TO_POS], NULL, &at[OUT],
                                  b->on->stream));
     return print_routed(b);
@@ -158,12 +189,15 @@ static tgl_status show_routing(block *b)
 
 /* ---- a block ---- */
 
-enum { CHANNELS = 128 };                        /* that share a scale factor */
+enum { CHANNELS = 128 }; /* that share a scale factor */
 enum { ROUTE, CAST, EXPAND, GATE_UP, SWIGLU, DOWN, REDUCE, NUM_STAGES };
 
 static double gain(int64_t expert) { return 1.0 / (1 << expert % 4); }
 
-typedef struct { block *b; int stage; } stage_call;
+typedef struct {
+    block *b;
+    int stage;
+} stage_call;
 
 static tgl_status run_stage(void *context)
 {
@@ -176,16 +210,16 @@ static tgl_status run_stage(void *context)
     case ROUTE: return route(call->b);
     case CAST: return tgl_quant_per_token_cast(&at[X], NULL, &at[X_FP8], &at[X_SF], &to_fp8, stream);
     case EXPAND:
-        return tgl_moe_expand_to_fused_with_sf(&at[X_FP8], &at[X_SF], &at[TOKEN_TOPK_TO_POS],
-                                               &at[POS_TO_EXPERT], &at[ROWS], &at[ROWS_SF], CHANNELS, stream);
+        return tgl_moe_expand_to_fused_with_sf(&at[X_FP8], &at[X_SF], &at[TOKEN_TOPK_TO_POS], &at[POS_TO_EXPERT],
+                                               &at[ROWS], &at[ROWS_SF], CHANNELS, stream);
     case GATE_UP: return tgl_quant_cast_back(&at[ROWS], &at[ROWS_SF], &at[GATES_UPS], &from_fp8, stream);
     case SWIGLU:
-        return tgl_quant_swiglu_forward_and_per_token_cast(&at[GATES_UPS], NULL, NULL, &at[POS_TO_EXPERT],
-                                                           NULL, &at[ACT], &at[ACT_SF], &to_fp8, stream);
+        return tgl_quant_swiglu_forward_and_per_token_cast(&at[GATES_UPS], NULL, NULL, &at[POS_TO_EXPERT], NULL,
+                                                           &at[ACT], &at[ACT_SF], &to_fp8, stream);
     case DOWN: return tgl_quant_cast_back(&at[ACT], &at[ACT_SF], &at[RESULTS], &from_fp8, stream);
     default:
-        return tgl_moe_reduce_fused(&at[RESULTS], &at[GAINS], &at[TOPK_WEIGHTS], &at[TOKEN_TOPK_TO_POS], NULL,
-                                    &at[OUT], stream);
+        return tgl_moe_reduce_fused(&at[RESULTS], &at[GAINS], &at[TOPK_WEIGHTS], &at[TOKEN_TOPK_TO_POS], NULL, &at[OUT],
+                                    stream);
     }
 }
 
@@ -214,14 +248,13 @@ static tgl_status run_block(block *b)
 /* The same as a loop in double, which knows nothing of FP8: rounding gates, ups and activations to e4m3 is a
  * relative error of about 2.6 % each (root mean square), 5 % in all, which averages out. A wrong expert or
  * weight does not: it scales the whole token. A padding token has no experts: its sums are exactly 0. */
-static tgl_status check_token(const block *b, int64_t t, const float *logits, const uint16_t *x,
-                              const int64_t *expert, const uint16_t *out)
+static tgl_status check_token(const block *b, int64_t t, const float *logits, const uint16_t *x, const int64_t *expert,
+                              const uint16_t *out)
 {
     double scores = 0, gains = 0, error = 0, product = 0, size = 0;
     for (int64_t k = 0; k < b->num_topk && t < b->num_tokens - b->num_padding; k++) {
         if (expert[k] < 0 || expert[k] >= b->num_experts)
-            return tgl_fail(TGL_ERR_INTERNAL, "token %lld: %lld is no expert", (long long)t,
-                            (long long)expert[k]);
+            return tgl_fail(TGL_ERR_INTERNAL, "token %lld: %lld is no expert", (long long)t, (long long)expert[k]);
         const double score = sqrt(log1p(exp((double)logits[expert[k]])));
         scores += score;
         gains += score * gain(expert[k]);
@@ -235,8 +268,8 @@ static tgl_status check_token(const block *b, int64_t t, const float *logits, co
         size += want * want;
     }
     if (error <= 0.1 * 0.1 * size && fabs(product - size) <= 0.03 * size) return TGL_OK;
-    return tgl_fail(TGL_ERR_INTERNAL, "token %lld: its sums are off by %.1f %%, on average %.1f %%",
-                    (long long)t, 100 * sqrt(error / size), 100 * fabs(product / size - 1));
+    return tgl_fail(TGL_ERR_INTERNAL, "token %lld: its sums are off by %.1f %%, on average %.1f %%", (long long)t,
+                    100 * sqrt(error / size), 100 * fabs(product / size - 1));
 }
 
 static tgl_status check_block(const block *b, const float *logits, const uint16_t *x)
@@ -281,7 +314,7 @@ static tgl_status time_stages(block *b)
 {
     const double t = (double)b->num_tokens, h = (double)b->hidden, n = (double)num_positions(b);
     const double pairs = (double)((b->num_tokens - b->num_padding) * b->num_topk);
-    const double fp8 = 1 + 4.0 / CHANNELS, bf16 = 2;    /* bytes of a value and its share of a scale factor */
+    const double fp8 = 1 + 4.0 / CHANNELS, bf16 = 2; /* bytes of a value and its share of a scale factor */
     double routing = 0;
     for (int i = LOGITS; i < WORKSPACE; i++) routing += (double)bytes_of(b, i);
     demo_stage stages[NUM_STAGES] = {
@@ -289,8 +322,7 @@ static tgl_status time_stages(block *b)
         [CAST] = { "        per_token_cast", "bf16 -> e4m3, a factor per 128", t * h * (bf16 + fp8) },
         [EXPAND] = { "        expand_to_fused_with_sf", "tokens -> their experts' rows", (t + n) * h * fp8 },
         [GATE_UP] = { "        cast_back", "in place of gate and up: e4m3 -> bf16", n * h * (fp8 + bf16) },
-        [SWIGLU] = { "        swiglu_forward_and_per_token_cast", "gates, ups -> e4m3",
-                     pairs * h * (bf16 + fp8 / 2) },
+        [SWIGLU] = { "        swiglu_forward_and_per_token_cast", "gates, ups -> e4m3", pairs * h * (bf16 + fp8 / 2) },
         [DOWN] = { "        cast_back", "in place of down: e4m3 -> bf16", n * h / 2 * (fp8 + bf16) },
         [REDUCE] = { "        reduce_fused", "rows -> weighted sums", (pairs + t) * h / 2 * bf16 },
     };
@@ -315,7 +347,7 @@ static tgl_status show_block(block *b, float *logits, uint16_t *x)
     tool_progress(NULL);
     printf("        Every token agrees with a loop in double: within 10 %% (root mean square; three\n"
            "        roundings to e4m3 are 5 %%), and within 3 %% on average. Padding came out as 0.\n");
-    if (b->on->is_emulated) return TGL_OK;              /* its times mean nothing */
+    if (b->on->is_emulated) return TGL_OK; /* its times mean nothing */
     TGL_TRY(time_stages(b));
     printf("\n        A copy moves as many bytes and does nothing else, so it is the limit.\n");
     return TGL_OK;
@@ -323,9 +355,15 @@ static tgl_status show_block(block *b, float *logits, uint16_t *x)
 
 static tgl_status show_model(block *b)
 {
-    *b = (block){ .on = b->on, .num_tokens = MAX_TOKENS, .num_experts = 256, .num_topk = 6, .hidden = 4096,
-                  .alignment = 128, .gate = { .scoring = TGL_MOE_SQRTSOFTPLUS, .routed_scaling_factor = 2.5f,
-                                              .has_routed_scaling_factor = true } };
+    *b = (block){
+        .on = b->on,
+        .num_tokens = MAX_TOKENS,
+        .num_experts = 256,
+        .num_topk = 6,
+        .hidden = 4096,
+        .alignment = 128,
+        .gate = { .scoring = TGL_MOE_SQRTSOFTPLUS, .routed_scaling_factor = 2.5f, .has_routed_scaling_factor = true }
+    };
     if (backend_is_cpu(b->on)) b->num_tokens = 128, b->alignment = 4;
     if (b->on->is_emulated) b->num_tokens = 16, b->hidden = 512, b->alignment = 1;
     b->num_padding = b->num_tokens / 16;
@@ -349,7 +387,10 @@ static tgl_status show_streams(block *b) { return demo_streams(b->on); }
 
 static int run(int argc, char **argv)
 {
-    static const struct { const char *title; tgl_status (*show)(block *b); } parts[] = {
+    static const struct {
+        const char *title;
+        tgl_status (*show)(block *b);
+    } parts[] = {
         { "tgl_moe_route: 4 tokens over 2 experts, their rows padded to a multiple of 2", show_routing },
         { "a MoE block in FP8, as in DeepSeek-V4-Flash, without its matrix products", show_model },
         { "a residual of four streams: Engram and manifold hyper-connections", show_streams },
@@ -377,11 +418,10 @@ static int run(int argc, char **argv)
     backend_close(&on);
     if (status != TGL_OK) return tool_failed(&tool_demo, "%s", tgl_last_error());
     if (tgl_compile_count())
-        printf("\n        %d kernels were compiled; the next run finds them in the cache.\n",
-               (int)tgl_compile_count());
+        printf("\n        %d kernels were compiled; the next run finds them in the cache.\n", (int)tgl_compile_count());
     printf("\n        More: tegula list, tegula check, tegula bench --html report.html\n");
     return TOOL_OK;
 }
 
-const tool_command tool_demo = { "demo", "[--device NAME]",
-                                 "shows what it computes, how fast, and against what limit", run };
+const tool_command tool_demo = { "demo", "[--device NAME]", "shows what it computes, how fast, and against what limit",
+                                 run };

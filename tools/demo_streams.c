@@ -25,7 +25,7 @@ typedef struct {
     int64_t num_tokens, hidden;
     DLTensor tensor[NUM_TENSORS];
     int64_t shape[NUM_TENSORS][3];
-    void *host[NUM_TENSORS];                    /* what was uploaded */
+    void *host[NUM_TENSORS]; /* what was uploaded */
 } layer;
 
 static size_t bytes_of(const layer *l, int i)
@@ -41,8 +41,10 @@ static tgl_status add(layer *l, int i, tgl_dtype dtype, int64_t d0, int64_t d1, 
 {
     const int64_t shape[3] = { d0, d1, d2 };
     for (int d = 0; d < 3; d++) l->shape[i][d] = shape[d];
-    l->tensor[i] = (DLTensor){ .device = l->on->device, .ndim = 1 + (d1 > 0) + (d2 > 0),
-                               .dtype = tgl_dtype_to_dlpack(dtype), .shape = l->shape[i] };
+    l->tensor[i] = (DLTensor){ .device = l->on->device,
+                               .ndim = 1 + (d1 > 0) + (d2 > 0),
+                               .dtype = tgl_dtype_to_dlpack(dtype),
+                               .shape = l->shape[i] };
     return backend_alloc(l->on, bytes_of(l, i), &l->tensor[i].data);
 }
 
@@ -60,7 +62,10 @@ static tgl_status fill(layer *l, int i, double size)
     return backend_upload(l->on, l->tensor[i].data, l->host[i], bytes_of(l, i));
 }
 
-typedef struct { layer *l; int stage; } stage_call;
+typedef struct {
+    layer *l;
+    int stage;
+} stage_call;
 
 static tgl_status run_stage(void *context)
 {
@@ -218,7 +223,7 @@ static tgl_status show(layer *l)
     TGL_TRY(print_comb(l));
     printf("\n        Sinkhorn's 20 repeats make rows and columns add up to 1, so mixing streams neither\n"
            "        raises nor lowers their sum. Tokens agree with loops in double within 1 %%.\n");
-    if (l->on->is_emulated) return TGL_OK;              /* its times mean nothing */
+    if (l->on->is_emulated) return TGL_OK; /* its times mean nothing */
     const double tokens = (double)bytes_of(l, X), streams = N * tokens;
     const double gates = (double)(bytes_of(l, POST_MIX) + bytes_of(l, COMB));
     stage_call calls[NUM_STAGES];

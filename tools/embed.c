@@ -17,7 +17,7 @@ enum { MAX_FILES = 4096, MAX_INCLUDES = 256 };
 typedef struct {
     char *name, *path, *text;
     size_t bytes;
-    int includes[MAX_INCLUDES], num_includes;       /* direct ones */
+    int includes[MAX_INCLUDES], num_includes; /* direct ones */
     bool is_kernel;
 } file;
 
@@ -56,7 +56,7 @@ static char *read_text(const char *path, size_t *bytes)
     if (ferror(f)) fail("cannot be read", path);
     fclose(f);
     text[n] = 0;
-    if (strlen(text) != n) fail("has a zero byte", path);      /* NVRTC takes zero-terminated text */
+    if (strlen(text) != n) fail("has a zero byte", path); /* NVRTC takes zero-terminated text */
     *bytes = n;
     return text;
 }
@@ -106,7 +106,7 @@ static void read_includes(int index)
     }
 }
 
-static void mark(int index, bool *seen)             /* all that it includes, directly or not */
+static void mark(int index, bool *seen) /* all that it includes, directly or not */
 {
     for (int i = 0; i < files[index].num_includes; i++) {
         const int h = files[index].includes[i];
@@ -121,8 +121,7 @@ static void write_file(FILE *out, int index)
     static bool seen[MAX_FILES];
     const file *f = &files[index];
     fprintf(out, "\nstatic const unsigned char text_%d[] = { /* %s */", index, f->name);
-    for (size_t i = 0; i <= f->bytes; i++)
-        fprintf(out, "%s%d,", i % 24 ? "" : "\n", (unsigned char)f->text[i]);
+    for (size_t i = 0; i <= f->bytes; i++) fprintf(out, "%s%d,", i % 24 ? "" : "\n", (unsigned char)f->text[i]);
     fprintf(out, "\n};\nstatic const int headers_%d[] = {", index);
     memset(seen, 0, sizeof seen);
     mark(index, seen);
@@ -131,7 +130,7 @@ static void write_file(FILE *out, int index)
     fprintf(out, " -1 };\n");
 }
 
-static void write_path(FILE *out, const char *path)         /* as make reads it */
+static void write_path(FILE *out, const char *path) /* as make reads it */
 {
     for (; *path; path++) {
         if (*path == ' ' || *path == '#') fputc('\\', out);
@@ -150,7 +149,7 @@ static FILE *create(const char *path)
 static void finish(FILE *f, const char *path)
 {
     if (ferror(f) || fclose(f)) {
-        remove(path);                                       /* a half-written file would look up to date */
+        remove(path); /* a half-written file would look up to date */
         fail("cannot be written", path);
     }
 }
@@ -180,16 +179,15 @@ int main(int argc, char **argv)
         if (!text) fail("cannot be read", path);
         files[add(name, join(path, "", ""), text, bytes)].is_kernel = true;
     }
-    for (int i = 0; i < num_files; i++) read_includes(i);   /* num_files grows meanwhile */
+    for (int i = 0; i < num_files; i++) read_includes(i); /* num_files grows meanwhile */
 
     FILE *out = create(argv[2]);
     fprintf(out, "/* Made by tools/embed.c from the kernels under src/. */\n#include \"cuda/jit.h\"\n");
     for (int i = 0; i < num_files; i++) write_file(out, i);
-    fprintf(out, "\nconst int tgl_num_embedded = %d;\nconst tgl_embedded_file tgl_embedded[] = {\n",
-            num_files);
+    fprintf(out, "\nconst int tgl_num_embedded = %d;\nconst tgl_embedded_file tgl_embedded[] = {\n", num_files);
     for (int i = 0; i < num_files; i++)
         fprintf(out, "    { \"%s\", text_%d, sizeof text_%d - 1, headers_%d },\n", files[i].name, i, i, i);
-    fprintf(out, "    { 0, 0, 0, 0 }\n};\n");               /* C wants at least one */
+    fprintf(out, "    { 0, 0, 0, 0 }\n};\n"); /* C wants at least one */
     finish(out, argv[2]);
 
     FILE *dependencies = create(argv[3]);

@@ -10,7 +10,7 @@
 #include "tool.h"
 
 #ifndef TEGULA_COMMIT
-#define TEGULA_COMMIT ""        /* the build system names it where it knows */
+#define TEGULA_COMMIT "" /* the build system names it where it knows */
 #endif
 
 const char *tool_commit(void) { return TEGULA_COMMIT; }
@@ -35,11 +35,12 @@ static bool line_of(const char *path, const char *key, char *value, size_t bytes
 /* Arm's cores give numbers in place of names. */
 static const char *arm_name(const char *part)
 {
-    static const struct { unsigned part; const char *name;
+    static const struct {
+        unsigned part;
+        const char *name;
     } cores[] = {
-        { 0xd03, "Cortex-A53" },  { 0xd08, "Cortex-A72" },  { 0xd0c, "Neoverse-N1" },
-        { 0xd40, "Neoverse-V1" }, { 0xd49, "Neoverse-N2" }, { 0xd4f, "Neoverse-V2" },
-        { 0xd83, "Neoverse-V3" }, { 0xd8e, "Neoverse-N3" },
+        { 0xd03, "Cortex-A53" },  { 0xd08, "Cortex-A72" },  { 0xd0c, "Neoverse-N1" }, { 0xd40, "Neoverse-V1" },
+        { 0xd49, "Neoverse-N2" }, { 0xd4f, "Neoverse-V2" }, { 0xd83, "Neoverse-V3" }, { 0xd8e, "Neoverse-N3" },
     };
     const unsigned long number = strtoul(part, NULL, 16);
     for (size_t i = 0; i < sizeof cores / sizeof *cores; i++)
@@ -76,8 +77,8 @@ const char *tool_driver(void)
     }
     const int version = tgl_driver_version();
     if (version == 0) return "";
-    snprintf(text, sizeof text, "%s%sCUDA %d.%d%s", number, number[0] ? " (" : "", version / 1000,
-             version % 1000 / 10, number[0] ? ")" : "");
+    snprintf(text, sizeof text, "%s%sCUDA %d.%d%s", number, number[0] ? " (" : "", version / 1000, version % 1000 / 10,
+             number[0] ? ")" : "");
     return text;
 }
 

@@ -27,8 +27,9 @@ int tool_print_manual(void)
 /* Words of commands, one case of the shell's each: options, then ops. */
 static int print_bash(void)
 {
-    printf("# bash completion for tegula, printed by `tegula completion bash`\n_tegula() {\n"
-           "    local word=${COMP_WORDS[COMP_CWORD]} words\n    case $COMP_CWORD:${COMP_WORDS[1]} in\n    1:*) words='help");
+    printf(
+        "# bash completion for tegula, printed by `tegula completion bash`\n_tegula() {\n"
+        "    local word=${COMP_WORDS[COMP_CWORD]} words\n    case $COMP_CWORD:${COMP_WORDS[1]} in\n    1:*) words='help");
     for (const tool_command *const *c = tool_commands; *c; c++) printf(" %s", (*c)->name);
     printf("' ;;\n    *:help) words='man");
     for (const tool_command *const *c = tool_commands; *c; c++) printf(" %s", (*c)->name);
@@ -43,7 +44,7 @@ static int run(int argc, char **argv)
 {
     const tool_option options[] = { { 0 } };
     if (argc == 2 && !strcmp(argv[1], "bash")) return print_bash();
-    if (argc == 2 && !strcmp(argv[1], "zsh")) {     /* zsh reads bash's */
+    if (argc == 2 && !strcmp(argv[1], "zsh")) { /* zsh reads bash's */
         printf("autoload -U +X bashcompinit && bashcompinit\n");
         return print_bash();
     }
@@ -52,5 +53,5 @@ static int run(int argc, char **argv)
     return tool_usage(&tool_completion, "wants a shell: bash or zsh");
 }
 
-const tool_command tool_completion = { "completion", "bash|zsh", "prints a script that completes tegula's words in a shell",
-                                       run };
+const tool_command tool_completion = { "completion", "bash|zsh",
+                                       "prints a script that completes tegula's words in a shell", run };

@@ -11,8 +11,7 @@
 #include "tool.h"
 
 /* A line "name   text". */
-#define show(name, ...) \
-    (printf("%s%-12s%s ", tool_bold(), name, tool_plain()), printf(__VA_ARGS__), putchar('\n'))
+#define show(name, ...) (printf("%s%-12s%s ", tool_bold(), name, tool_plain()), printf(__VA_ARGS__), putchar('\n'))
 
 static void show_devices(void)
 {
@@ -31,8 +30,8 @@ static void show_devices(void)
             continue;
         }
         show(name, "%s%s, %s, %d SMs, %s of memory, %s of L2, %s of shared memory per block",
-             d->is_emulated ? "emulated device (for tests, not a GPU): " : "", d->name, d->architecture,
-             d->num_sms, tool_size((double)d->total_memory), tool_size((double)d->l2_bytes),
+             d->is_emulated ? "emulated device (for tests, not a GPU): " : "", d->name, d->architecture, d->num_sms,
+             tool_size((double)d->total_memory), tool_size((double)d->l2_bytes),
              tool_size((double)d->max_smem_per_block_optin));
     }
 }
@@ -52,8 +51,8 @@ static void show_compiler(void)
 static void show_folder(const char *name, const tgl_cache_info *cache)
 {
     if (cache->folder[0])
-        show(name, "%s, %lld file%s, %s", cache->folder, (long long)cache->files,
-             cache->files == 1 ? "" : "s", tool_size((double)cache->bytes));
+        show(name, "%s, %lld file%s, %s", cache->folder, (long long)cache->files, cache->files == 1 ? "" : "s",
+             tool_size((double)cache->bytes));
     else show(name, "none: %s", cache->reason);
 }
 
@@ -72,8 +71,7 @@ static void show_settings(void)
     tool_table *table = tool_table_new(4, heads);
     for (int i = 0; tgl_settings_row(i, &row); i++)
         tool_table_row(table, (const char *const[]){ row.variable, row.value[0] ? row.value : "-",
-                                                     row.from_environment ? "environment" : "default",
-                                                     row.meaning });
+                                                     row.from_environment ? "environment" : "default", row.meaning });
     printf("\n");
     tool_table_print(table);
 }
@@ -90,10 +88,8 @@ static int run(int argc, char **argv)
     if (prune) {
         const int64_t limit = tool_bytes(prune);
         int64_t files, bytes;
-        if (limit < 0)
-            return tool_usage(&tool_info, "--prune: is %s, want a size such as 500K, 64M or 0", prune);
-        if (tgl_cache_prune(limit, &files, &bytes) != TGL_OK)
-            return tool_failed(&tool_info, "%s", tgl_last_error());
+        if (limit < 0) return tool_usage(&tool_info, "--prune: is %s, want a size such as 500K, 64M or 0", prune);
+        if (tgl_cache_prune(limit, &files, &bytes) != TGL_OK) return tool_failed(&tool_info, "%s", tgl_last_error());
         printf("pruned %lld files, %s\n", (long long)files, tool_size((double)bytes));
     }
     show("tegula", "%s%s%s", tgl_version(), tool_commit()[0] ? ", commit " : "", tool_commit());

@@ -26,8 +26,7 @@ static void help(const tool_command *command, const tool_option *options)
     if (options->name) printf("\noptions\n");
     for (const tool_option *o = options; o->name; o++) {
         char left[48];
-        snprintf(left, sizeof left, "--%s%s%s", o->name, o->argument ? " " : "",
-                 o->argument ? o->argument : "");
+        snprintf(left, sizeof left, "--%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
         printf("  %-22s %s\n", left, o->help);
     }
 }
@@ -84,8 +83,7 @@ static int add_word(const tool_command *command, const char *word, tool_words *w
     if (!words) return tool_usage(command, "%s: not understood", word);
     if (strchr(word, '=')) {
         const size_t n = strlen(words->params);
-        if (n + strlen(word) + 2 > sizeof words->params)
-            return tool_usage(command, "%s: too many parameters", word);
+        if (n + strlen(word) + 2 > sizeof words->params) return tool_usage(command, "%s: too many parameters", word);
         snprintf(words->params + n, sizeof words->params - n, "%s%s", n ? " " : "", word);
         return TOOL_OK;
     }
@@ -125,8 +123,8 @@ static int read_option(const tool_command *command, const tool_option *options, 
     return TOOL_OK;
 }
 
-bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv,
-                tool_words *words, int *code)
+bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv, tool_words *words,
+                int *code)
 {
     if (words) *words = (tool_words){ 0 };
     *code = TOOL_OK;
@@ -139,8 +137,7 @@ bool tool_parse(const tool_command *command, const tool_option *options, int arg
             (strchr(argv[i], 'm') ? help_man : help_words)(command, options);
             return false;
         }
-        *code = argv[i][0] == '-' ? read_option(command, options, argc, argv, &i)
-                                  : add_word(command, argv[i], words);
+        *code = argv[i][0] == '-' ? read_option(command, options, argc, argv, &i) : add_word(command, argv[i], words);
     }
     return *code == TOOL_OK;
 }
@@ -232,8 +229,7 @@ int tool_each_case(const tool_command *command, const tool_words *words, unsigne
     for (int i = 0; code == TOOL_OK && (op = tool_op_at(words, i)); i++)
         if (words->num_ops || knows(op, words->params, missing)) code = visit_op(&w, op, words->params);
     if (code == TOOL_OK && !w.visited)
-        return tool_usage(command,
-                          "no listed case has %s; to make one, name every parameter that has no default",
+        return tool_usage(command, "no listed case has %s; to make one, name every parameter that has no default",
                           words->params[0] ? words->params : "this op");
     return code;
 }
@@ -251,8 +247,8 @@ int tool_open_device(const tool_command *command, const char *name, backend *out
     int count = 0;
     const tgl_device *device;
     if (!name) {
-        const bool has_gpu = tgl_device_count(&count) == TGL_OK && count > 0 &&
-                             tgl_device_get(0, &device) == TGL_OK && !device->is_emulated;
+        const bool has_gpu = tgl_device_count(&count) == TGL_OK && count > 0 && tgl_device_get(0, &device) == TGL_OK &&
+                             !device->is_emulated;
         name = has_gpu ? "cuda:0" : "cpu";
     }
     const tgl_status status = backend_open(name, out);

@@ -18,7 +18,8 @@ static int run(int argc, char **argv)
     int num_files = 0, code;
     while (num_files + 1 < argc && argv[num_files + 1][0] != '-') num_files++;
     if (!tool_parse(&tool_report, options, argc - num_files, argv + num_files, NULL, &code)) return code;
-    if (num_files == 0) return tool_usage(&tool_report, "wants files of JSON lines, as tegula bench --json writes them");
+    if (num_files == 0)
+        return tool_usage(&tool_report, "wants files of JSON lines, as tegula bench --json writes them");
     if (!page) return tool_usage(&tool_report, "--output: wants PAGE");
     tool_rows rows = { 0 }, other = { 0 };
     for (int i = 1; i <= num_files && code == TOOL_OK; i++)
@@ -34,5 +35,5 @@ static int run(int argc, char **argv)
     return code;
 }
 
-const tool_command tool_report = { "report", "FILE... -o PAGE [--against FILE]", "a page with plots of measurements that are there",
-                                   run };
+const tool_command tool_report = { "report", "FILE... -o PAGE [--against FILE]",
+                                   "a page with plots of measurements that are there", run };

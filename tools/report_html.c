@@ -71,7 +71,7 @@ static void add_word(char *words, const char *word, size_t length)
 {
     char *end = words + strlen(words);
     if (end != words) *end++ = ' ';
-    memcpy(end, word, length);                  /* part of a text that has the same room */
+    memcpy(end, word, length); /* part of a text that has the same room */
     end[length] = 0;
 }
 
@@ -229,7 +229,7 @@ static void bars(FILE *f, const selection *s, const tool_rows *other)
         if (theirs) end = fmax(end, rate_of(r, theirs));
     }
     if (!(end > 0)) return;
-    end *= 1.01;                                /* so that the mark of the fastest copy is inside */
+    end *= 1.01; /* so that the mark of the fastest copy is inside */
     fprintf(f, "<p class='soft'>GB/s, caches cold (longer is better; a parameter that is blank has its default): ");
     key(f, "bar", text(s->rows[0]->op));
     if (other && other->count) key(f, "peer", other->rows[0].peer[0] ? text(other->rows[0].peer) : "the earlier run");
@@ -249,7 +249,10 @@ static void bars(FILE *f, const selection *s, const tool_rows *other)
             const tool_verdict v = tool_judge(r, theirs);
             cell(f, "theirs us", theirs->cold_us);
             fprintf(f, "<td data-n='ratio' class='ratio%s' title='%s'>%s</td>",
-                    v.is_met ? " good" : v.is_missed ? " bad" : "", v.text, v.ratio);
+                    v.is_met      ? " good"
+                    : v.is_missed ? " bad"
+                                  : "",
+                    v.text, v.ratio);
         } else if (other) {
             fprintf(f, "<td></td><td></td>");
         }
@@ -264,7 +267,8 @@ static void other_times(FILE *f, const selection *s, const tool_rows *other)
     for (int i = 0; i < s->count; i++) is_gpu |= !isnan(s->rows[i]->graph_us);
     parameter_heads(f, s);
     fprintf(f, "<th>min us</th><th>90 %% us</th><th>warm us</th>%s%s</tr></thead><tbody>\n",
-            is_gpu ? "<th>graph us</th><th>host us</th><th>empty us</th>" : "", other ? "<th class='left'>verdict</th>" : "");
+            is_gpu ? "<th>graph us</th><th>host us</th><th>empty us</th>" : "",
+            other ? "<th class='left'>verdict</th>" : "");
     for (int i = 0; i < s->count; i++) {
         const tool_row *r = s->rows[i], *theirs = other ? tool_rows_find(other, r->row) : NULL;
         parameter_cells(f, s, r);
@@ -304,7 +308,7 @@ static double place(const axis *a, double value)
 
 static void begin_plot(FILE *f, const axis *xs, const axis *ys, const char *unit, const char *label)
 {
-    bool is_odd = false;                        /* every other size is named only where there is room */
+    bool is_odd = false; /* every other size is named only where there is room */
     fprintf(f, "<svg height='%d' role='img' aria-label='%s'>\n", HEIGHT, label);
     for (double v = xs->low; v <= xs->high * 1.001; v *= 10) {
         static const char *const names[] = { "B", "KB", "MB", "GB", "TB" };
@@ -325,13 +329,12 @@ static void begin_plot(FILE *f, const axis *xs, const axis *ys, const char *unit
 static void points(FILE *f, const tool_row *r, const axis *xs, const axis *ys)
 {
     const double x = place(xs, r->bytes);
-    fprintf(f, "<g><title>%s: cold %s us, warm %s us, copy %s us</title>", text(r->row),
-            tool_number(r->cold_us), tool_number(r->warm_us), tool_number(r->copy_us));
+    fprintf(f, "<g><title>%s: cold %s us, warm %s us, copy %s us</title>", text(r->row), tool_number(r->cold_us),
+            tool_number(r->warm_us), tool_number(r->copy_us));
     if (r->copy_us > 0)
         fprintf(f, "<rect x='%.2f%%' y='%.1f' width='16' height='3' transform='translate(-8)' fill='var(--copy)'/>", x,
                 place(ys, r->copy_us) - 1.5);
-    if (r->warm_us > 0)
-        fprintf(f, "<circle class='warm' cx='%.2f%%' cy='%.1f' r='6.5'/>", x, place(ys, r->warm_us));
+    if (r->warm_us > 0) fprintf(f, "<circle class='warm' cx='%.2f%%' cy='%.1f' r='6.5'/>", x, place(ys, r->warm_us));
     fprintf(f, "<circle cx='%.2f%%' cy='%.1f' r='4.5' fill='var(--bar)'/></g>\n", x, place(ys, r->cold_us));
 }
 
@@ -391,7 +394,7 @@ static void roof(FILE *f, const tool_rows *rows, const axis *xs, const axis *ys)
     free(rates);
 }
 
-enum { MAX_DOMAINS = 6 };                       /* as many colours as the style has; the last is that of all others */
+enum { MAX_DOMAINS = 6 }; /* as many colours as the style has; the last is that of all others */
 
 /* The domains in the order of their first rows; gives their number. */
 static int find_domains(const tool_rows *rows, char domains[MAX_DOMAINS][NAME])
@@ -420,7 +423,8 @@ static void roofline(FILE *f, const tool_rows *rows)
         count++;
     }
     if (count < 2) return;
-    fprintf(f, "<div class='card'><h3>Roofline: GB/s against bytes moved (both axes logarithmic)</h3>\n<p class='soft'>");
+    fprintf(f,
+            "<div class='card'><h3>Roofline: GB/s against bytes moved (both axes logarithmic)</h3>\n<p class='soft'>");
     key(f, "fg", "the roof, a plain copy of as many bytes: launch cost limits it on the left, memory on the right");
     for (int d = 0; d < num_domains; d++) key(f, tool_text("d%d", d), text(domains[d]));
     fprintf(f, "</p>\n");
@@ -429,8 +433,9 @@ static void roofline(FILE *f, const tool_rows *rows)
         if (!strcmp(r->op, "copy") || !(r->bytes > 0) || !(r->gb_per_s > 0)) continue;
         int d = 0;
         while (d < num_domains - 1 && strncmp(domains[d], domain_of(r->op), NAME - 1)) d++;
-        fprintf(f, "<a href='#%s'><title>%s: %s us, %s GB/s, %s of copy</title>"
-                   "<circle class='row' cx='%.2f%%' cy='%.1f' r='3.5' fill='var(--d%d)' fill-opacity='.75'/></a>\n",
+        fprintf(f,
+                "<a href='#%s'><title>%s: %s us, %s GB/s, %s of copy</title>"
+                "<circle class='row' cx='%.2f%%' cy='%.1f' r='3.5' fill='var(--d%d)' fill-opacity='.75'/></a>\n",
                 text(r->op), text(r->row), tool_number(r->cold_us), tool_number(r->gb_per_s),
                 tool_percent(r->copy_share), place(&xs, r->bytes), place(&ys, r->gb_per_s), d);
     }
@@ -475,9 +480,10 @@ static void copies(FILE *f, const tool_rows *rows)
 static void head(FILE *f, const tool_rows *rows, const tool_rows *other)
 {
     const tool_row *first = &rows->rows[0];
-    fprintf(f, "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><meta name='viewport' "
-               "content='width=device-width'/><title>tegula bench: %s</title><style>\n%s</style></head>\n"
-               "<body><h1>%s</h1>\n<p class='soft'>tegula %s",
+    fprintf(f,
+            "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><meta name='viewport' "
+            "content='width=device-width'/><title>tegula bench: %s</title><style>\n%s</style></head>\n"
+            "<body><h1>%s</h1>\n<p class='soft'>tegula %s",
             text(first->device), style, text(first->device), text(first->library));
     commits(f, rows);
     labelled(f, "driver", first->driver);
@@ -488,8 +494,7 @@ static void head(FILE *f, const tool_rows *rows, const tool_rows *other)
     copies(f, rows);
     if (other && other->count)
         fprintf(f, "<p>Compared with %s on %s; a ratio below 1 means that ours is faster.</p>\n",
-                other->rows[0].peer[0] ? text(other->rows[0].peer) : "an earlier run",
-                text(other->rows[0].device));
+                other->rows[0].peer[0] ? text(other->rows[0].peer) : "an earlier run", text(other->rows[0].device));
 }
 
 static bool is_first_of_op(const tool_rows *rows, int i)
@@ -556,13 +561,16 @@ static void summary(FILE *f, const tool_rows *rows, const tool_rows *other)
     }
     fprintf(f, "<div class='card'><h3>Summary</h3>\n<p>%d rows of %d ops", num_rows, num_ops);
     qsort(shares, (size_t)num_shares, sizeof *shares, compare_doubles);
-    if (num_shares) fprintf(f, "; half of them at %s of a plain copy's rate or more", tool_percent(shares[num_shares / 2]));
+    if (num_shares)
+        fprintf(f, "; half of them at %s of a plain copy's rate or more", tool_percent(shares[num_shares / 2]));
     fprintf(f, ".</p>\n");
     free(shares);
     if (num_compared) {
-        fprintf(f, "<p>Against the other: <strong>%.2f</strong> times as fast (geometric mean of %d rows); %d rows met their "
-                   "goal, %d did not.</p>\n",
-                exp(sum_of_logs / num_compared), num_compared, num_met, num_compared - num_met);
+        fprintf(
+            f,
+            "<p>Against the other: <strong>%.2f</strong> times as fast (geometric mean of %d rows); %d rows met their "
+            "goal, %d did not.</p>\n",
+            exp(sum_of_logs / num_compared), num_compared, num_met, num_compared - num_met);
         worst(f, rows, other);
     }
     contents(f, rows);

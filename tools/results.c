@@ -10,7 +10,10 @@
 #include "core/status.h"
 
 /* One table for writing and reading, in the order of a line. */
-typedef struct { const char *name; size_t offset, bytes; } field;       /* bytes 0: a number */
+typedef struct {
+    const char *name;
+    size_t offset, bytes;
+} field; /* bytes 0: a number */
 #define TEXT(name) { #name, offsetof(tool_row, name), sizeof((tool_row *)0)->name }
 #define NUMBER(name) { #name, offsetof(tool_row, name), 0 }
 // clang-format off: columns of a table
@@ -77,7 +80,7 @@ void tool_row_write(const tool_row *row, FILE *file)
     const char *before = "{";
     for (int i = 0; i < NUM_FIELDS; i++) {
         const field *f = &fields[i];
-        if (f->bytes && !*text_of(row, f)) continue;        /* a text that does not apply */
+        if (f->bytes && !*text_of(row, f)) continue; /* a text that does not apply */
         fprintf(file, "%s\"%s\": ", before, f->name);
         before = ", ";
         if (f->bytes) write_text(text_of(row, f), file);
@@ -166,6 +169,5 @@ tgl_status tool_rows_read(const char *path, tool_rows *rows)
     }
     free(line);
     fclose(file);
-    return ok ? TGL_OK
-              : tgl_fail(TGL_ERR_ARGUMENT, "%s:%d: not a row as tegula bench --json writes it", path, number);
+    return ok ? TGL_OK : tgl_fail(TGL_ERR_ARGUMENT, "%s:%d: not a row as tegula bench --json writes it", path, number);
 }

@@ -39,7 +39,7 @@ void tool_progress(const char *format, ...)
     va_start(arguments, format);
     vsnprintf(line, sizeof line, format, arguments);
     va_end(arguments);
-    fprintf(stderr, "%.78s", line);         /* a line that wraps could not be overwritten */
+    fprintf(stderr, "%.78s", line); /* a line that wraps could not be overwritten */
     fflush(stderr);
 }
 
@@ -74,10 +74,7 @@ const char *tool_size(double bytes)
     return tool_text("%.*f %s", u ? digits(bytes) : 0, bytes, units[u]);
 }
 
-const char *tool_number(double value)
-{
-    return isnan(value) ? "-" : tool_text("%.*f", digits(value), value);
-}
+const char *tool_number(double value) { return isnan(value) ? "-" : tool_text("%.*f", digits(value), value); }
 
 const char *tool_percent(double share) { return isnan(share) ? "-" : tool_text("%.0f %%", 100 * share); }
 
@@ -102,7 +99,7 @@ enum { MAX_COLUMNS = 16 };
 struct tool_table {
     int columns, rows;
     bool is_right[MAX_COLUMNS];
-    char **cells;               /* rows of `columns`, the heads first */
+    char **cells; /* rows of `columns`, the heads first */
 };
 
 static char *copy(const char *text)
@@ -202,7 +199,7 @@ static void print_table_row(const tool_table *t, char *const *cells, const int w
     for (int c = 0; c < t->columns; c++) rest[c] = cells[c];
     for (bool is_more = true; is_more;) {
         is_more = false;
-        int gap = 0;                            /* not printed yet, so that no line ends in blanks */
+        int gap = 0; /* not printed yet, so that no line ends in blanks */
         for (int c = 0; c < t->columns; c++) {
             const int length = t->is_right[c] ? (int)strlen(rest[c]) : first_line(rest[c], width[c]);
             const int blanks = width[c] - width_of(tool_text("%.*s", length, rest[c]));

@@ -28,10 +28,7 @@ tgl_status timer_open(const backend *on, const timer_options *options, timer **o
 
 bool timer_has_profiler(const timer *t) { return t->methods->start_profiler && !t->options.use_events; }
 
-tgl_status timer_start_profiler(timer *t)
-{
-    return timer_has_profiler(t) ? t->methods->start_profiler(t) : TGL_OK;
-}
+tgl_status timer_start_profiler(timer *t) { return timer_has_profiler(t) ? t->methods->start_profiler(t) : TGL_OK; }
 
 void timer_close(timer *t)
 {

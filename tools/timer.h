@@ -6,31 +6,31 @@
 #include "tool.h"
 
 typedef struct {
-    double median, min, p90, spread;        /* us; spread is (90 % point - 10 % point) / median */
+    double median, min, p90, spread; /* us; spread is (90 % point - 10 % point) / median */
     int calls;
 } timer_stats;
 
 typedef struct {
-    bool quick;                 /* fewer calls: good to a few percent, not for the record */
-    bool flush_reads;           /* cold by reading a large buffer (clean lines); else by overwriting one */
-    bool use_events;            /* do not even try CUPTI */
+    bool quick;       /* fewer calls: good to a few percent, not for the record */
+    bool flush_reads; /* cold by reading a large buffer (clean lines); else by overwriting one */
+    bool use_events;  /* do not even try CUPTI */
 } timer_options;
 
 typedef struct timer {
     const struct timer_methods *methods;
     const backend *on;
     timer_options options;
-    char name[16];              /* "cupti", "events", "clock" */
-    bool has_host_work;         /* the calls that follow have some between their launches: times are between events */
-    char note[512];             /* why it is not CUPTI, or "" */
+    char name[16];      /* "cupti", "events", "clock" */
+    bool has_host_work; /* the calls that follow have some between their launches: times are between events */
+    char note[512];     /* why it is not CUPTI, or "" */
 } timer;
-typedef tgl_status (*timer_call)(void *context);        /* enqueues on the backend's stream */
+typedef tgl_status (*timer_call)(void *context); /* enqueues on the backend's stream */
 
 /* On a GPU it times with events until timer_start_profiler(), which changes to CUPTI if it is found and
  * agrees with them. Once it runs, CUPTI slows every later launch of the process (H200: 1.1 us of host time,
  * 0.35 us in a graph), so take graph and host times before. */
 tgl_status timer_open(const backend *on, const timer_options *options, timer **out);
-bool timer_has_profiler(const timer *t);    /* may timer_start_profiler() find one? */
+bool timer_has_profiler(const timer *t); /* may timer_start_profiler() find one? */
 tgl_status timer_start_profiler(timer *t);
 void timer_close(timer *t);
 
@@ -38,7 +38,7 @@ void timer_close(timer *t);
 typedef struct {
     const void *table, *factors;
     const int32_t *indices;
-    int64_t count, row_bytes, factor_bytes;     /* factor_bytes 0: none */
+    int64_t count, row_bytes, factor_bytes; /* factor_bytes 0: none */
 } timer_rows;
 
 /* Caches hold none of the call's data before each call. */
@@ -82,6 +82,6 @@ tgl_status timer_open_cuda(const backend *on, const timer_options *options, time
 
 /* Sorts the times (us). */
 timer_stats timer_stats_of(double *us, int count);
-extern const timer_stats timer_stats_none;      /* NaN */
+extern const timer_stats timer_stats_none; /* NaN */
 
 #endif

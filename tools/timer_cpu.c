@@ -10,7 +10,7 @@
 #include "core/threads.h"
 #include "timer.h"
 
-enum { MAX_CALLS = 35, CHUNK = 1 << 16 };       /* bytes of a row of tgl_parallel_rows */
+enum { MAX_CALLS = 35, CHUNK = 1 << 16 }; /* bytes of a row of tgl_parallel_rows */
 
 typedef struct {
     timer base;
@@ -41,7 +41,11 @@ static int64_t last_level_cache(void)
 
 /* ---- work on all threads, in chunks ---- */
 
-typedef struct { char *to; const char *from; int64_t bytes; } span;
+typedef struct {
+    char *to;
+    const char *from;
+    int64_t bytes;
+} span;
 
 static void fill(const void *context, int64_t begin, int64_t end)
 {
@@ -53,8 +57,7 @@ static void read_all(const void *context, int64_t begin, int64_t end)
 {
     const span *s = context;
     uint64_t sum = 0;
-    for (int64_t i = begin * CHUNK; i < end * CHUNK; i += 64)
-        sum += *(const volatile unsigned char *)(s->from + i);
+    for (int64_t i = begin * CHUNK; i < end * CHUNK; i += 64) sum += *(const volatile unsigned char *)(s->from + i);
     (void)sum;
 }
 
@@ -81,8 +84,7 @@ static tgl_status measure(cpu_timer *t, timer_call call, void *context, bool wit
     const int fewest = t->base.options.quick ? 3 : 7;
     const double budget = t->base.options.quick ? 0.2 : 1;
     for (int i = 0; i < 2; i++) TGL_TRY(call(context));
-    for (const double begin = tool_seconds();
-         n < MAX_CALLS && (n < fewest || tool_seconds() - begin < budget); n++) {
+    for (const double begin = tool_seconds(); n < MAX_CALLS && (n < fewest || tool_seconds() - begin < budget); n++) {
         if (with_flush) flush(t);
         const double start = tool_seconds();
         TGL_TRY(call(context));
@@ -151,9 +153,7 @@ static void close_timer(timer *base)
 
 tgl_status timer_open_cpu(const backend *on, const timer_options *options, timer **out)
 {
-    static const timer_methods methods = {
-        .cold = cold, .warm = warm, .copy = copy_time, .close = close_timer
-    };
+    static const timer_methods methods = { .cold = cold, .warm = warm, .copy = copy_time, .close = close_timer };
     cpu_timer *t = calloc(1, sizeof *t);
     if (!t) return tgl_fail(TGL_ERR_MEMORY, "no memory");
     t->base = (timer){ .methods = &methods, .on = on, .options = *options, .name = "clock" };

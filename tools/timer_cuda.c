@@ -16,7 +16,7 @@
 #include "cupti.h"
 #include "timer.h"
 
-enum { FLUSH_BYTES = 384 << 20 };               /* several times any L2 */
+enum { FLUSH_BYTES = 384 << 20 }; /* several times any L2 */
 enum { DROPPED = 5, CALLS = 35, QUICK_CALLS = 11, MAX_CALLS = DROPPED + CALLS };
 
 /* As PTX, which every driver compiles: timing needs neither NVRTC nor the cache. The store of the read kernel
@@ -81,25 +81,24 @@ typedef struct {
     int64_t copy_room;
     tgl_cu_event events[2 * MAX_CALLS];
     bool use_cupti;
-    uint32_t grid[3], block[3];                 /* of the last kernel seen */
+    uint32_t grid[3], block[3]; /* of the last kernel seen */
 } cuda_timer;
 
 static tgl_status launch(cuda_timer *t, tgl_cu_kernel kernel, const uint32_t grid[3], const uint32_t block[3],
                          void **args)
 {
-    const tgl_cu_launch_config config = { grid[0], grid[1], grid[2], block[0], block[1], block[2], 0,
-                                          t->base.on->stream, NULL, 0 };
+    const tgl_cu_launch_config config = { grid[0],  grid[1],  grid[2], block[0],
+                                          block[1], block[2], 0,       t->base.on->stream,
+                                          NULL,     0 };
     return CU(LaunchKernelEx, &config, (tgl_cu_function)(void *)kernel, args, NULL);
 }
 
 static tgl_status flush(cuda_timer *t)
 {
-    if (!t->base.options.flush_reads)
-        return CU(MemsetD32Async, t->flush, 0, FLUSH_BYTES / 4, t->base.on->stream);
+    if (!t->base.options.flush_reads) return CU(MemsetD32Async, t->flush, 0, FLUSH_BYTES / 4, t->base.on->stream);
     uint64_t quads = FLUSH_BYTES / 16;
     void *args[] = { &t->flush, &quads };
-    return launch(t, t->read, (uint32_t[]){ 8 * (uint32_t)t->device->num_sms, 1, 1 },
-                  (uint32_t[]){ 256, 1, 1 }, args);
+    return launch(t, t->read, (uint32_t[]){ 8 * (uint32_t)t->device->num_sms, 1, 1 }, (uint32_t[]){ 256, 1, 1 }, args);
 }
 
 static tgl_status wait(cuda_timer *t) { return CU(StreamSynchronize, t->base.on->stream); }
@@ -152,8 +151,7 @@ static bool sum_records(cuda_timer *t, const cupti_record *records, int count, d
     return true;
 }
 
-static tgl_status enqueue(cuda_timer *t, timer_call call, void *context, bool is_cold, bool with_events,
-                          int calls)
+static tgl_status enqueue(cuda_timer *t, timer_call call, void *context, bool is_cold, bool with_events, int calls)
 {
     static const uint32_t one[3] = { 1, 1, 1 }, warp[3] = { 32, 1, 1 };
     for (int i = 0; i < calls; i++) {
@@ -189,8 +187,7 @@ static tgl_status pass(cuda_timer *t, timer_call call, void *context, bool is_co
         }
         t->use_cupti = false;
         snprintf(t->base.name, sizeof t->base.name, "events");
-        snprintf(t->base.note, sizeof t->base.note,
-                 "CUPTI gave up (%s), so times are between events around a call",
+        snprintf(t->base.note, sizeof t->base.note, "CUPTI gave up (%s), so times are between events around a call",
                  cupti_reason()[0] ? cupti_reason() : "its records do not match the calls");
     }
     TGL_TRY(enqueue(t, call, context, is_cold, true, calls));
@@ -217,7 +214,7 @@ static tgl_status capture(cuda_timer *t, timer_call call, void *context, int cal
     tgl_status status = TGL_OK;
     TGL_TRY(CU(StreamBeginCapture, t->base.on->stream, TGL_CU_CAPTURE_THREAD_LOCAL));
     for (int i = 0; i < calls && status == TGL_OK; i++) status = call(context);
-    const tgl_cu_result ended = t->cu->StreamEndCapture(t->base.on->stream, &graph);    /* in any case */
+    const tgl_cu_result ended = t->cu->StreamEndCapture(t->base.on->stream, &graph); /* in any case */
     if (status == TGL_OK) status = tgl_driver_check(ended, "cuStreamEndCapture");
     if (status == TGL_OK) status = CU(GraphInstantiateWithFlags, exec, graph, 0);
     if (graph) t->cu->GraphDestroy(graph);
@@ -272,7 +269,10 @@ static tgl_status host(timer *base, timer_call call, void *context, double expec
 
 /* ---- yardsticks ---- */
 
-typedef struct { cuda_timer *t; int64_t bytes; } copy_context;
+typedef struct {
+    cuda_timer *t;
+    int64_t bytes;
+} copy_context;
 
 static tgl_status copy_call(void *context)
 {
@@ -297,8 +297,7 @@ static tgl_status copy_time(timer *base, int64_t bytes, timer_stats *out)
     if (c.bytes == 0) return TGL_OK;
     if (c.bytes > t->copy_room) {
         free_copy_buffers(t);
-        if (t->cu->MemAlloc(&t->copy_from, (size_t)c.bytes) ||
-            t->cu->MemAlloc(&t->copy_to, (size_t)c.bytes)) {
+        if (t->cu->MemAlloc(&t->copy_from, (size_t)c.bytes) || t->cu->MemAlloc(&t->copy_to, (size_t)c.bytes)) {
             free_copy_buffers(t);
             return TGL_OK;
         }
@@ -309,7 +308,10 @@ static tgl_status copy_time(timer *base, int64_t bytes, timer_stats *out)
     return pass(t, copy_call, &c, true, out);
 }
 
-typedef struct { cuda_timer *t; timer_rows rows; } gather_context;
+typedef struct {
+    cuda_timer *t;
+    timer_rows rows;
+} gather_context;
 
 static tgl_status gather_call(void *context)
 {
@@ -384,8 +386,8 @@ static tgl_status start_profiler(timer *base)
     timer_stats events, cupti;
     const char *refusal = cupti_load(NULL);
     if (refusal) {
-        snprintf(base->note, sizeof base->note,
-                 "without CUPTI (%s), so times are between events around a call", refusal);
+        snprintf(base->note, sizeof base->note, "without CUPTI (%s), so times are between events around a call",
+                 refusal);
         return TGL_OK;
     }
     TGL_TRY(copy_time(base, TRIAL_BYTES, &events));
@@ -403,11 +405,10 @@ static tgl_status start_profiler(timer *base)
 
 tgl_status timer_open_cuda(const backend *on, const timer_options *options, timer **out)
 {
-    static const timer_methods methods = { start_profiler, cold,  warm,       graph,      host,
+    static const timer_methods methods = { start_profiler, cold,        warm,  graph,      host,
                                            copy_time,      gather_time, empty, empty_host, close_timer };
     if (on->is_emulated)
-        return tgl_fail(TGL_ERR_DEVICE, "%s: is the emulated device, which has no time worth measuring",
-                        on->name);
+        return tgl_fail(TGL_ERR_DEVICE, "%s: is the emulated device, which has no time worth measuring", on->name);
     cuda_timer *t = calloc(1, sizeof *t);
     if (!t) return tgl_fail(TGL_ERR_MEMORY, "no memory");
     t->base = (timer){ .methods = &methods, .on = on, .options = *options, .name = "events" };

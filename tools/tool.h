@@ -24,16 +24,16 @@
 enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 
 typedef struct {
-    const char *name, *arguments, *summary;     /* for the help: "bench", "[op...] [k=v ...]", a line */
-    int (*run)(int argc, char **argv);          /* argv[0] is the command's name */
+    const char *name, *arguments, *summary; /* for the help: "bench", "[op...] [k=v ...]", a line */
+    int (*run)(int argc, char **argv);      /* argv[0] is the command's name */
 } tool_command;
 extern const tool_command tool_info, tool_list, tool_check, tool_bench, tool_compile, tool_demo, tool_report,
     tool_completion;
-extern const tool_command *const tool_commands[];       /* all of them; ends with NULL */
+extern const tool_command *const tool_commands[]; /* all of them; ends with NULL */
 
 /* ---- help.c ---- */
 
-int tool_print_manual(void);                    /* in man's own format */
+int tool_print_manual(void); /* in man's own format */
 
 /* ---- options.c ---- */
 
@@ -49,7 +49,7 @@ enum { TOOL_MAX_OPS = 128, TOOL_LINE = 1024 };
 typedef struct {
     int num_ops;
     const case_op *ops[TOOL_MAX_OPS];
-    char params[TOOL_LINE];                     /* "num_rows=64,128 dtype=bf16", "" without any */
+    char params[TOOL_LINE]; /* "num_rows=64,128 dtype=bf16", "" without any */
 } tool_words;
 
 /* Op number i of the words, of all ops if they name none; NULL past the last. */
@@ -57,12 +57,11 @@ const case_op *tool_op_at(const tool_words *words, int i);
 
 /* True: go on. False: exit with *code, after --help or a sentence on stderr. A command that takes no words
  * gives NULL for them. */
-bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv,
-                tool_words *words, int *code);
+bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv, tool_words *words,
+                int *code);
 
 /* Prints "tegula bench: <sentence>", for TOOL_USAGE also where the help is; gives the code. */
-int tool_complain(const tool_command *command, int code, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+int tool_complain(const tool_command *command, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 #define tool_usage(command, ...) tool_complain(command, TOOL_USAGE, __VA_ARGS__)
 #define tool_failed(command, ...) tool_complain(command, TOOL_FAILED, __VA_ARGS__)
 
@@ -77,7 +76,7 @@ int64_t tool_bytes(const char *word);
 typedef int (*tool_visit)(void *context, const case_op *op, const case_params *params);
 int tool_each_case(const tool_command *command, const tool_words *words, unsigned lists, tool_visit visit,
                    void *context);
-int tool_count_case(void *count, const case_op *op, const case_params *params);     /* a visit that adds 1 to an int64_t */
+int tool_count_case(void *count, const case_op *op, const case_params *params); /* a visit that adds 1 to an int64_t */
 
 /* Opens the device of --device: "cpu", "cuda", "cuda:1"; NULL is the first GPU, else the CPU (not the
  * emulated device). Gives TOOL_OK, or an exit code after a sentence. */
@@ -85,8 +84,8 @@ int tool_open_device(const tool_command *command, const char *name, backend *out
 
 /* ---- terminal.c ---- */
 
-bool tool_is_terminal(void);                    /* stdout is one, and wants colours */
-const char *tool_bold(void);                    /* escape sequences, "" where stdout is no terminal */
+bool tool_is_terminal(void); /* stdout is one, and wants colours */
+const char *tool_bold(void); /* escape sequences, "" where stdout is no terminal */
 const char *tool_dim(void);
 const char *tool_green(void);
 const char *tool_red(void);
@@ -108,26 +107,26 @@ const char *tool_time(double us);
 const char *tool_number(double value);
 const char *tool_percent(double share);
 
-int tool_width(void);                           /* columns of the terminal; "no end" where stdout is none */
+int tool_width(void); /* columns of the terminal; "no end" where stdout is none */
 
-void tool_print_wrapped(const char *text);      /* lines that the terminal can show */
+void tool_print_wrapped(const char *text); /* lines that the terminal can show */
 
 /* A table of texts in aligned columns; those whose head begins with '>' are aligned to the right. Where the terminal is
  * too narrow, the widest columns of the others are wrapped. */
 typedef struct tool_table tool_table;
 tool_table *tool_table_new(int columns, const char *const *heads);
 void tool_table_row(tool_table *t, const char *const *cells);
-void tool_table_print(tool_table *t);           /* if it has rows; then frees it */
+void tool_table_print(tool_table *t); /* if it has rows; then frees it */
 
-double tool_seconds(void);                      /* of a monotonic clock */
+double tool_seconds(void); /* of a monotonic clock */
 
 /* ---- facts.c ---- */
 
 /* Texts that live as long as the process; "" or "unknown" where a fact is not known. */
-const char *tool_cpu_name(void);                /* "Neoverse-N1, 2 cores" */
-const char *tool_driver(void);                  /* "580.159.04 (CUDA 13.0)" */
-const char *tool_nvrtc(void);                   /* "13.0" */
-const char *tool_commit(void);                  /* of the build */
-int64_t tool_host_memory(void);                 /* bytes */
+const char *tool_cpu_name(void); /* "Neoverse-N1, 2 cores" */
+const char *tool_driver(void);   /* "580.159.04 (CUDA 13.0)" */
+const char *tool_nvrtc(void);    /* "13.0" */
+const char *tool_commit(void);   /* of the build */
+int64_t tool_host_memory(void);  /* bytes */
 
 #endif

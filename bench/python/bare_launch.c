@@ -12,16 +12,22 @@ typedef struct {
     void *attributes;
     unsigned num_attributes;
 } launch_config;
-typedef struct { int id; char pad[4]; union { char bytes[64]; int number; } value; } launch_attribute;
+typedef struct {
+    int id;
+    char pad[4];
+    union {
+        char bytes[64];
+        int number;
+    } value;
+} launch_attribute;
 enum { PROGRAMMATIC_STREAM_SERIALIZATION = 6 };
 
 static int (*launch)(const launch_config *, void *function, void **args, void **extra);
 static void *function;
 
-static const char kernel[] =
-    ".version 7.0\n.target sm_80\n.address_size 64\n"
-    ".visible .entry empty(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d,"
-    " .param .u64 e, .param .u64 f, .param .u64 g, .param .u64 h) { ret; }\n";
+static const char kernel[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
+                             ".visible .entry empty(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d,"
+                             " .param .u64 e, .param .u64 f, .param .u64 g, .param .u64 h) { ret; }\n";
 
 /* Needs a current context. NULL, or what went wrong. */
 const char *bare_launch_init(void)

@@ -20,7 +20,7 @@ static tgl_status run(const case_arguments *a)
     return tgl_engram_fused_weight(a->arg[0], a->arg[1], a->arg[2], a->stream);
 }
 
-static void oracle(case_problem *c)     /* a product of floats is exact in double */
+static void oracle(case_problem *c) /* a product of floats is exact in double */
 {
     const case_tensor *x = &c->tensors[0], *y = &c->tensors[1];
     for (int64_t i = 0; i < x->shape[0]; i++)

@@ -9,7 +9,10 @@ enum { GRAD_OUT = GATE_NUM_INPUTS, DOT, GATE, RSTD_X, RSTD_K, GRAD_X, GRAD_K, GR
 
 /* ---- what the forward saved, in double; of masked tokens NaN, which must not matter ---- */
 
-typedef struct { const case_problem *c; case_tensor *t; } filling;
+typedef struct {
+    const case_problem *c;
+    case_tensor *t;
+} filling;
 
 static void fill_tokens(void *context, int64_t begin, int64_t end)
 {
@@ -33,8 +36,12 @@ static void fill_tokens(void *context, int64_t begin, int64_t end)
             const double s = dot * rstd_x * rstd_k / sqrt((double)hidden);
             const double magnitude = fmax(fabs(s), (double)gate_clamp(c));
             const double u = s == 0 ? 0 : copysign(sqrt(magnitude), s), gate = 1 / (1 + exp(-u));
-            gate_put(f->t, (int64_t[]){ token, h }, gate_is_masked(c, token) ? NAN : n == DOT ? dot : n == GATE ? gate
-                                                    : n == RSTD_X ? rstd_x : rstd_k);
+            gate_put(f->t, (int64_t[]){ token, h },
+                     gate_is_masked(c, token) ? NAN
+                     : n == DOT               ? dot
+                     : n == GATE              ? gate
+                     : n == RSTD_X            ? rstd_x
+                                              : rstd_k);
         }
 }
 
@@ -48,7 +55,8 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(gate_add_inputs(c, "image_token_mask"));
     const int64_t t = case_int(c, "num_tokens"), h = case_int(c, "num_streams"), d = case_int(c, "hidden");
     const char *const wanted = case_text(c, "wanted"), *const saved[] = { "dot", "gate_score", "rstd_x", "rstd_k" };
-    const tgl_engram_gate_params params = { .clamp_value = gate_clamp(c), .no_residual = !case_int(c, "residual"),
+    const tgl_engram_gate_params params = { .clamp_value = gate_clamp(c),
+                                            .no_residual = !case_int(c, "residual"),
                                             .zero_centered = case_int(c, "zero_centered") != 0 };
     memcpy(c->scalars, &params, sizeof params);
     gate_add_rows(c, GRAD_OUT, "grad_out", CASE_IN, true);
@@ -67,9 +75,8 @@ static tgl_status run(const case_arguments *a)
 {
     DLTensor *const *t = a->arg;
     return tgl_engram_gate_bwd(t[GRAD_OUT], t[GATE_X], t[GATE_K], t[GATE_V], t[GATE_WEIGHT_HIDDEN],
-                               t[GATE_WEIGHT_EMBED],
-                               t[GATE_MASK], t[DOT], t[GATE], t[RSTD_X], t[RSTD_K], t[GRAD_X], t[GRAD_K], t[GRAD_V],
-                               t[GRAD_W], (const void *)a->problem->scalars, a->stream);
+                               t[GATE_WEIGHT_EMBED], t[GATE_MASK], t[DOT], t[GATE], t[RSTD_X], t[RSTD_K], t[GRAD_X],
+                               t[GRAD_K], t[GRAD_V], t[GRAD_W], (const void *)a->problem->scalars, a->stream);
 }
 
 /* ---- oracle: from what was saved, with the roundings that docs/engram.md says ---- */

@@ -36,18 +36,21 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(engram_add_cu_seqlens(c, CU));
     TGL_TRY(conv_add_ring(c, START, SLOTS, RING));
     add_weights(c);
-    const settings s = {
-        .batch = { .has_null_slot = case_is(c, "slots", "wild"), .null_slot = ENGRAM_NULL_SLOT },
-        .params = { .eps = case_is(c, "eps", "tiny") ? 1e-20f : case_is(c, "eps", "small") ? 1e-6f : 0,
-                    .clamp_value = gate_clamp(c), .no_residual = !case_int(c, "residual"),
-                    .zero_centered = case_int(c, "zero_centered") != 0,
-                    .sign = case_is(c, "sign", "bit") ? TGL_ENGRAM_SIGN_BIT : TGL_ENGRAM_SIGN_ZERO,
-                    .dilation = case_int(c, "dilation"), .has_norm_eps = !case_is(c, "norm_eps", "default"),
-                    .norm_eps = case_is(c, "norm_eps", "half") ? 0.5f : 0,
-                    .no_activation = !case_int(c, "activation"),
-                    .norm_zero_centered = case_int(c, "norm_centered") != 0,
-                    .round_each = case_int(c, "round_each") != 0, .keep_ring = case_int(c, "keep_ring") != 0 }
-    };
+    const settings s = { .batch = { .has_null_slot = case_is(c, "slots", "wild"), .null_slot = ENGRAM_NULL_SLOT },
+                         .params = { .eps = case_is(c, "eps", "tiny")    ? 1e-20f
+                                            : case_is(c, "eps", "small") ? 1e-6f
+                                                                         : 0,
+                                     .clamp_value = gate_clamp(c),
+                                     .no_residual = !case_int(c, "residual"),
+                                     .zero_centered = case_int(c, "zero_centered") != 0,
+                                     .sign = case_is(c, "sign", "bit") ? TGL_ENGRAM_SIGN_BIT : TGL_ENGRAM_SIGN_ZERO,
+                                     .dilation = case_int(c, "dilation"),
+                                     .has_norm_eps = !case_is(c, "norm_eps", "default"),
+                                     .norm_eps = case_is(c, "norm_eps", "half") ? 0.5f : 0,
+                                     .no_activation = !case_int(c, "activation"),
+                                     .norm_zero_centered = case_int(c, "norm_centered") != 0,
+                                     .round_each = case_int(c, "round_each") != 0,
+                                     .keep_ring = case_int(c, "keep_ring") != 0 } };
     memcpy(c->scalars, &s, sizeof s);
     /* A gate that differs in its last bit makes a gated value that rounds to the next bf16 now and then, which up to
      * kernel_size results show. */
@@ -71,7 +74,11 @@ static tgl_status run(const case_arguments *a)
 
 /* ---- oracle: the specification, position by position ---- */
 
-typedef struct { engram_request r; int64_t start, slot; settings s; } request;
+typedef struct {
+    engram_request r;
+    int64_t start, slot;
+    settings s;
+} request;
 
 static request request_at(const case_problem *c, int64_t token)
 {
@@ -114,7 +121,10 @@ static float rstd_of(const case_problem *c, const float *row, int64_t count)
 }
 
 /* Of all rows: what the gate lets in, and that normed. */
-typedef struct { case_problem *c; float *gated, *normed; } work;
+typedef struct {
+    case_problem *c;
+    float *gated, *normed;
+} work;
 
 static void find_rows(void *context, int64_t begin, int64_t end)
 {
@@ -122,8 +132,10 @@ static void find_rows(void *context, int64_t begin, int64_t end)
     const case_problem *c = k->c;
     settings s;
     memcpy(&s, c->scalars, sizeof s);
-    const tgl_engram_gate_params gate = { .eps = s.params.eps, .clamp_value = s.params.clamp_value,
-                                          .zero_centered = s.params.zero_centered, .sign = s.params.sign };
+    const tgl_engram_gate_params gate = { .eps = s.params.eps,
+                                          .clamp_value = s.params.clamp_value,
+                                          .zero_centered = s.params.zero_centered,
+                                          .sign = s.params.sign };
     const int64_t streams = c->tensors[GATE_X].shape[1], hidden = c->tensors[GATE_X].shape[2];
     for (int64_t row = begin; row < end; row++) {
         const int64_t t = row / streams, h = row % streams;
@@ -211,14 +223,13 @@ static void oracle(case_problem *c)
                case_memory(tokens * streams * hidden, sizeof(float)) };
     case_parallel(tokens * streams, 96 * hidden, find_rows, &k);
     case_parallel(tokens, 256 * streams * hidden, put_tokens, &k);
-    for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) {  /* in order: the last one stays */
+    for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) { /* in order: the last one stays */
         const request q = request_at(c, t);
         if (q.r.number < 0 || q.slot < 0 || q.s.params.keep_ring) continue;
         const uint64_t entry = ((uint64_t)q.start + (uint64_t)(t - q.r.first)) % (uint64_t)ring->shape[1];
         for (int64_t h = 0; h < streams; h++)
             for (int64_t i = 0; i < hidden; i++)
-                conv_put(ring, (int64_t[]){ q.slot, (int64_t)entry, h, i },
-                         k.normed[(t * streams + h) * hidden + i]);
+                conv_put(ring, (int64_t[]){ q.slot, (int64_t)entry, h, i }, k.normed[(t * streams + h) * hidden + i]);
     }
     free(k.gated), free(k.normed);
 }

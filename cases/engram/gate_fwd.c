@@ -12,11 +12,13 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(case_check_word(c, "eps", "tiny small zero"));
     const int64_t shape[] = { case_int(c, "num_tokens"), case_int(c, "num_streams") };
     const float eps = case_is(c, "eps", "tiny") ? 1e-20f : case_is(c, "eps", "small") ? 1e-6f : 0;
-    const tgl_engram_gate_params params = {
-        .eps = eps, .clamp_value = gate_clamp(c), .no_residual = !case_int(c, "residual"),
-        .zero_centered = case_int(c, "zero_centered") != 0, .constant_weights = case_int(c, "constant") != 0,
-        .sign = case_is(c, "sign", "bit") ? TGL_ENGRAM_SIGN_BIT : TGL_ENGRAM_SIGN_ZERO
-    };
+    const tgl_engram_gate_params params = { .eps = eps,
+                                            .clamp_value = gate_clamp(c),
+                                            .no_residual = !case_int(c, "residual"),
+                                            .zero_centered = case_int(c, "zero_centered") != 0,
+                                            .constant_weights = case_int(c, "constant") != 0,
+                                            .sign = case_is(c, "sign", "bit") ? TGL_ENGRAM_SIGN_BIT
+                                                                              : TGL_ENGRAM_SIGN_ZERO };
     memcpy(c->scalars, &params, sizeof params);
     /* A gate within two units in the last place moves a result by that much of gate * v. */
     const double atol = 8 * gate_scale(c) * 0x1p-21;
@@ -42,8 +44,8 @@ static tgl_status run(const case_arguments *a)
     const bool is_in_place = a->problem->tensors[GATE_X].role == CASE_INOUT;
     return tgl_engram_gate_fwd(a->arg[GATE_X], a->arg[GATE_K], a->arg[GATE_V], a->arg[GATE_WEIGHT_HIDDEN],
                                a->arg[GATE_WEIGHT_EMBED], a->arg[GATE_MASK],
-                                   is_in_place ? a->arg[GATE_X] : a->arg[OUTPUT],
-                               a->arg[DOT], a->arg[GATE], a->arg[RSTD_X], a->arg[RSTD_K], params, a->stream);
+                               is_in_place ? a->arg[GATE_X] : a->arg[OUTPUT], a->arg[DOT], a->arg[GATE], a->arg[RSTD_X],
+                               a->arg[RSTD_K], params, a->stream);
 }
 
 /* ---- oracle ---- */

@@ -47,7 +47,7 @@ static void oracle(case_problem *c)
         }
 }
 
-static int64_t bytes(const case_problem *c)     /* two tensors are read and written */
+static int64_t bytes(const case_problem *c) /* two tensors are read and written */
 {
     return case_all_bytes(c) + 2 * case_tensor_bytes(&c->tensors[GRAD_HIDDEN]);
 }

@@ -29,7 +29,7 @@ static int64_t zipf(uint64_t random, int64_t n)
 {
     int bits = 0;
     while (bits < 62 && (int64_t)1 << (bits + 1) <= n) bits++;
-    const int64_t below = (int64_t)1 << (random % (uint64_t)(bits + 1));       /* an octave, and a rank in it */
+    const int64_t below = (int64_t)1 << (random % (uint64_t)(bits + 1)); /* an octave, and a rank in it */
     const int64_t rank = below - 1 + (int64_t)(random >> 8) % below;
     return (int64_t)((uint64_t)(rank % n) * 0x9e3779b97f4a7c15u % (uint64_t)n);
 }
@@ -45,8 +45,8 @@ static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
         if (kind == 1 && rows) row = begin + zipf(random, rows);
         if (kind == 2) row = begin + rows / 2;
         if (kind == 4 || (kind == 3 && random % 3 == 0) || rows == 0) {
-            const int64_t any[] = { -1, INT32_MIN, begin - 1, begin + rows, begin + rows + 1000, INT32_MAX, INT64_MIN,
-                                    INT64_MAX };
+            const int64_t any[] = { -1,        INT32_MIN, begin - 1, begin + rows, begin + rows + 1000,
+                                    INT32_MAX, INT64_MIN, INT64_MAX };
             row = any[(random >> 8) % (t->element_bytes == 4 ? 6 : 8)];
         }
         if (kind == 5) row = (int64_t)random;
@@ -74,10 +74,11 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(case_check_word(c, "index_layout", "tc ct"));
     TGL_TRY(case_check_word(c, "out_layout", "tc ct"));
     tgl_engram_lookup_params *params = (void *)c->scalars;
-    *params = (tgl_engram_lookup_params){ .row_begin = case_int(c, "row_begin"), .num_sms = case_int(c, "num_sms"),
+    *params = (tgl_engram_lookup_params){ .row_begin = case_int(c, "row_begin"),
+                                          .num_sms = case_int(c, "num_sms"),
                                           .constant_table = case_int(c, "constant_table") };
 
-    const int64_t period = rows >= (int64_t)1 << 25 ? (int64_t)1 << 18 : 0;     /* rows */
+    const int64_t period = rows >= (int64_t)1 << 25 ? (int64_t)1 << 18 : 0; /* rows */
     const bool is_record = case_is(c, "sf", "record");
     const int64_t width_in = is_record ? dim + (dim + 31) / 32 : dim;
     case_tensor *t = case_add(c, TABLE, "table", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, width_in });
@@ -186,14 +187,13 @@ static void put_row(const case_problem *c, int64_t row, unsigned char *out)
     const int64_t dim = dim_of(c);
     if (to->dtype == table->dtype || to->dtype == TGL_U8) {
         for (int64_t b = 0; b < dim * table->element_bytes; b++) out[b] = from[b];
-        for (int64_t b = dim; to->dtype == TGL_U8 && b < to->shape[2]; b++)
-            out[b] = exponent_at(c, row, b - dim);
+        for (int64_t b = dim; to->dtype == TGL_U8 && b < to->shape[2]; b++) out[b] = exponent_at(c, row, b - dim);
         return;
     }
     for (int64_t i = 0; i < dim; i++) {
         /* a product of an e4m3 and a float is exact in double; the float that it is rounded to first, too */
-        const double value = (double)(float)(case_decode(table->dtype, from + i * table->element_bytes) *
-                                             factor_of(c, row, i));
+        const double value =
+            (double)(float)(case_decode(table->dtype, from + i * table->element_bytes) * factor_of(c, row, i));
         unsigned char *at = out + 2 * i;
         case_encode(TGL_BF16, value, at);
         if (value != value) at[0] = 0xff, at[1] = 0x7f;
@@ -212,7 +212,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
             for (int64_t b = 0; b < out->shape[2] * out->element_bytes; b++) to[b] = 0;
             if (row >= 0) put_row(c, row, to);
             if (!out_sf->name) continue;
-            for (int64_t g = 0; g < groups; g++) {      /* byte k * groups + g of the token; words begin as 0 */
+            for (int64_t g = 0; g < groups; g++) { /* byte k * groups + g of the token; words begin as 0 */
                 const int64_t byte = k * groups + g;
                 unsigned char *word = case_element(out_sf, (int64_t[]){ t, byte / 4 });
                 if (row >= 0) word[byte % 4] = exponent_at(c, row, g);
@@ -247,9 +247,9 @@ static bool gather(const case_problem *c, case_gathered *which)
            (case_is(c, "indices", "valid") || case_is(c, "indices", "zipf") || case_is(c, "indices", "sorted"));
 }
 
-#define FLASH "num_columns=24 dim=256 sf=e8m0"          /* DeepSeek-V4.1-Flash */
-#define RECORD "num_columns=24 dim=256 sf=record"      /* the same, codes and factors side by side */
-#define QWEN "num_columns=16 dim=160"                   /* Qwen3.8-Flash-Next */
+#define FLASH "num_columns=24 dim=256 sf=e8m0"    /* DeepSeek-V4.1-Flash */
+#define RECORD "num_columns=24 dim=256 sf=record" /* the same, codes and factors side by side */
+#define QWEN "num_columns=16 dim=160"             /* Qwen3.8-Flash-Next */
 // clang-format off: lines of cases
 const case_op lookup_cases = {
     "engram_lookup",

@@ -34,7 +34,8 @@ static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     static const int runs[] = { 1, 2, 31, 32, 33, 64, 65, 200 };
     const int kind = case_word(c, "indices", "distinct uniform zipf equal blocks some foreign bits low");
-    const int64_t rows = strtoll(case_text(c, "num_rows"), NULL, 10), begin = strtoll(case_text(c, "row_begin"), NULL, 10);
+    const int64_t rows = strtoll(case_text(c, "num_rows"), NULL, 10),
+                  begin = strtoll(case_text(c, "row_begin"), NULL, 10);
     int64_t run = 0, left = 0;
     for (int64_t i = 0; i < t->slots; i++) {
         const uint64_t random = case_random(seed, i);
@@ -48,8 +49,8 @@ static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
         }
         row += begin;
         if (kind == 6 || (kind == 5 && random % 3 == 0) || rows == 0) {
-            const int64_t any[] = { -1, INT32_MIN, begin - 1, begin + rows, begin + rows + 1000, INT32_MAX, INT64_MIN,
-                                    INT64_MAX };
+            const int64_t any[] = { -1,        INT32_MIN, begin - 1, begin + rows, begin + rows + 1000,
+                                    INT32_MAX, INT64_MIN, INT64_MAX };
             row = any[(random >> 8) % (t->element_bytes == 4 ? 6 : 8)];
         }
         if (kind == 7) row = (int64_t)random;
@@ -102,7 +103,8 @@ static int64_t owned(const case_problem *c, place **out)
     for (int64_t p = 0; p < n; p++) {
         const int64_t index = engram_integer(indices, (int64_t[]){ p / columns, p % columns });
         const __int128 row = (__int128)index - params->row_begin;
-        const bool is_inside = has_table ? row < c->tensors[TABLE].shape[0] : !params->num_rows || row < params->num_rows;
+        const bool is_inside =
+            has_table ? row < c->tensors[TABLE].shape[0] : !params->num_rows || row < params->num_rows;
         if (row >= 0 && is_inside) all[count++] = (place){ index, p };
     }
     sort(all, other, count);
@@ -111,7 +113,11 @@ static int64_t owned(const case_problem *c, place **out)
     return count;
 }
 
-typedef struct { const case_problem *c; const place *places; const int64_t *first; } rows_to_sum;
+typedef struct {
+    const case_problem *c;
+    const place *places;
+    const int64_t *first;
+} rows_to_sum;
 
 static void oracle_rows(void *context, int64_t begin, int64_t end)
 {
@@ -122,11 +128,12 @@ static void oracle_rows(void *context, int64_t begin, int64_t end)
     const int64_t columns = grad->shape[1];
     for (int64_t u = begin; u < end; u++)
         for (int64_t i = 0; i < grad->shape[2]; i++) {
-            float sums[2] = { 0, 0 };           /* of chunks that are over, of this one */
+            float sums[2] = { 0, 0 }; /* of chunks that are over, of this one */
             for (int64_t k = r->first[u]; k < r->first[u + 1]; k++) {
                 const int64_t p = r->places[k].position, number = k - r->first[u];
                 if (number > 0 && number % 32 == 0) sums[0] = number == 32 ? sums[1] : sums[0] + sums[1], sums[1] = 0;
-                sums[1] += (float)case_decode(grad->dtype, case_element(grad, (int64_t[]){ p / columns, p % columns, i }));
+                sums[1] +=
+                    (float)case_decode(grad->dtype, case_element(grad, (int64_t[]){ p / columns, p % columns, i }));
             }
             const float sum = r->first[u + 1] - r->first[u] > 32 ? sums[0] + sums[1] : sums[1];
             float results[] = { sum, 0 };
@@ -177,7 +184,8 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(case_check_word(c, "values", "normal bits"));
     tgl_engram_lookup_params *params = (void *)c->scalars;
     *params = (tgl_engram_lookup_params){ .row_begin = case_int(c, "row_begin"), .num_rows = case_int(c, "limit") };
-    case_tensor *t = case_add(c, GRAD, "grad_out", CASE_IN, case_dtype(c, "dtype"), 3, (int64_t[]){ tokens, columns, dim });
+    case_tensor *t =
+        case_add(c, GRAD, "grad_out", CASE_IN, case_dtype(c, "dtype"), 3, (int64_t[]){ tokens, columns, dim });
     t->offset = case_int(c, "offset");
     t->strides[1] = dim + case_int(c, "gap");
     t->strides[0] = t->strides[1] * columns;
@@ -194,7 +202,7 @@ static tgl_status setup(case_problem *c)
     }
     if (case_is(c, "outputs", "table")) return TGL_OK;
     case_add(c, UNIQUE, "unique_rows", CASE_OUT, case_dtype(c, "unique_dtype"), 1, (int64_t[]){ n });
-    case_add(c, ROWS, "grad_rows", CASE_INOUT, TGL_F32, 2, (int64_t[]){ n, dim });      /* what is behind stays */
+    case_add(c, ROWS, "grad_rows", CASE_INOUT, TGL_F32, 2, (int64_t[]){ n, dim }); /* what is behind stays */
     case_add(c, COUNT, "num_unique", CASE_OUT, TGL_I32, 1, (int64_t[]){ 1 });
     return TGL_OK;
 }

@@ -45,9 +45,9 @@ static tgl_status setup(case_problem *c)
     tgl_engram_lookup_params *params = (void *)c->scalars;
     *params = (tgl_engram_lookup_params){ .row_begin = case_int(c, "row_begin") };
 
-    const int64_t period = rows >= (int64_t)1 << 25 ? (int64_t)1 << 18 : 0;     /* rows */
-    case_tensor *t = case_add(c, TABLE, "table", CASE_IN, TGL_E4M3, 2,
-                              (int64_t[]){ rows, is_record ? dim + groups : dim });
+    const int64_t period = rows >= (int64_t)1 << 25 ? (int64_t)1 << 18 : 0; /* rows */
+    case_tensor *t =
+        case_add(c, TABLE, "table", CASE_IN, TGL_E4M3, 2, (int64_t[]){ rows, is_record ? dim + groups : dim });
     t->strides[0] += case_int(c, "gap");
     t->on_host = true;
     t->period = period * t->strides[0];
@@ -126,7 +126,7 @@ static int64_t bytes(const case_problem *c)
     return 2 * out + (c->tensors[INDICES].name ? case_tensor_bytes(&c->tensors[INDICES]) : 0);
 }
 
-#define FLASH "num_columns=24 dim=256 num_rows=64000000 indices=valid"      /* DeepSeek-V4.1-Flash */
+#define FLASH "num_columns=24 dim=256 num_rows=64000000 indices=valid" /* DeepSeek-V4.1-Flash */
 // clang-format off: lines of cases
 const case_op lookup_staged_cases = {
     "engram_lookup_staged",

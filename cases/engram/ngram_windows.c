@@ -9,8 +9,8 @@ static tgl_status setup(case_problem *c)
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "max_ngram"), v = case_int(c, "vocabulary");
     const tgl_engram_ngram_windows_params params = { .pad_id = case_int(c, "pad_id"),
                                                      .has_stop_id = !case_is(c, "stop_id", "none"),
-                                                     .stop_id = case_is(c, "stop_id", "none") ? 5
-                                                                                              : case_int(c, "stop_id") };
+                                                     .stop_id =
+                                                         case_is(c, "stop_id", "none") ? 5 : case_int(c, "stop_id") };
     memcpy(c->scalars, &params, sizeof params);
     case_tensor *ids = case_add(c, IDS, "input_ids", CASE_IN, case_dtype(c, "id_dtype"), 1, &t);
     ids->strides[0] = case_int(c, "stride");

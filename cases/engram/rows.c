@@ -28,8 +28,7 @@ static tgl_status add_past(case_problem *c, int64_t requests, int64_t n)
     }
     if (case_is(c, "past", "ring")) {
         case_tensor *t = case_add(c, RING, "ring", CASE_INOUT, dtype, 2,
-                                  (int64_t[]){ requests + case_int(c, "more_slots"),
-                                               n - 1 + case_int(c, "drafts") });
+                                  (int64_t[]){ requests + case_int(c, "more_slots"), n - 1 + case_int(c, "drafts") });
         t->strides[0] += case_int(c, "gap");
         TGL_TRY(engram_choose_ids(c, t, "ids"));
         if (!case_is(c, "slots", "none"))
@@ -45,10 +44,12 @@ static tgl_status setup(case_problem *c)
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "max_ngram"), v = case_int(c, "vocabulary");
     const settings s = {
         .batch = { .has_null_slot = case_is(c, "slots", "wild"), .null_slot = ENGRAM_NULL_SLOT },
-        .ngram = { .pad_id = case_int(c, "pad_id"), .has_stop_id = !case_is(c, "stop_id", "none"),
+        .ngram = { .pad_id = case_int(c, "pad_id"),
+                   .has_stop_id = !case_is(c, "stop_id", "none"),
                    .stop_id = case_is(c, "stop_id", "none") ? 5 : case_int(c, "stop_id"),
                    .history_newest_first = case_is(c, "past", "newest"),
-                   .hash_masked = case_int(c, "hash_masked") != 0, .keep_ring = case_int(c, "keep_ring") != 0 },
+                   .hash_masked = case_int(c, "hash_masked") != 0,
+                   .keep_ring = case_int(c, "keep_ring") != 0 },
     };
     memcpy(c->scalars, &s, sizeof s);
     case_tensor *ids = case_add(c, IDS, "input_ids", CASE_IN, case_dtype(c, "id_dtype"), 1, &t);
@@ -90,7 +91,7 @@ typedef struct {
     const case_problem *c;
     settings s;
     engram_request r;
-    int64_t start, slot;                /* slot -1: none */
+    int64_t start, slot; /* slot -1: none */
 } request;
 
 static request request_at(const case_problem *c, int64_t token)
@@ -117,8 +118,7 @@ static int64_t raw(const request *q, int64_t p)
     if (a > q->start) return -1;
     if (t[HISTORY].name) {
         const int64_t n = t[HISTORY].shape[1];
-        return engram_integer(&t[HISTORY],
-                              (int64_t[]){ q->r.number, q->s.ngram.history_newest_first ? a - 1 : n - a });
+        return engram_integer(&t[HISTORY], (int64_t[]){ q->r.number, q->s.ngram.history_newest_first ? a - 1 : n - a });
     }
     if (q->slot < 0) return -1;
     const int64_t slot = q->slot * ring->strides[0] + (q->start - a) % ring->shape[1];
@@ -126,7 +126,7 @@ static int64_t raw(const request *q, int64_t p)
     return ring->element_bytes == 4 ? ((const int32_t *)before)[slot] : ((const int64_t *)before)[slot];
 }
 
-static bool is_dead(const request *q, int64_t id)       /* step 2 */
+static bool is_dead(const request *q, int64_t id) /* step 2 */
 {
     const case_tensor *map = &q->c->tensors[MAP];
     return id < 0 || (map->name && id >= map->shape[0]);
@@ -140,7 +140,7 @@ static void oracle_rows(void *context, int64_t begin, int64_t end)
     for (int64_t t = begin; t < end; t++) {
         const request q = request_at(c, t);
         bool is_blocked = false, has_rows = q.r.number >= 0;
-        for (int64_t i = 0; i < n && has_rows; i++) {   /* step 3 */
+        for (int64_t i = 0; i < n && has_rows; i++) { /* step 3 */
             const int64_t v = raw(&q, t - q.r.first - i);
             is_blocked |= is_dead(&q, v) || (i > 0 && q.s.ngram.has_stop_id && v == q.s.ngram.stop_id);
             window[i] = is_blocked ? q.s.ngram.pad_id : c->tensors[MAP].name ? engram_integer(&c->tensors[MAP], &v) : v;
@@ -156,7 +156,7 @@ static void oracle(case_problem *c)
     const int64_t tokens = c->tensors[IDS].shape[0];
     case_tensor *ring = &c->tensors[RING];
     case_parallel(tokens, 4096, oracle_rows, c);
-    for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) {  /* step 7, token by token */
+    for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) { /* step 7, token by token */
         const request q = request_at(c, t);
         if (q.r.number < 0 || q.slot < 0 || q.s.ngram.keep_ring) continue;
         int64_t id = raw(&q, t - q.r.first);

@@ -48,8 +48,8 @@ static tgl_status run(const case_arguments *a)
 
 typedef struct {
     case_problem *c;
-    int64_t h, *first, *end;        /* of each token: its request; first -1: it takes no part */
-    float *normed, *grad_z, *grad;  /* [tokens, hidden]: what is convolved; gradients */
+    int64_t h, *first, *end;       /* of each token: its request; first -1: it takes no part */
+    float *normed, *grad_z, *grad; /* [tokens, hidden]: what is convolved; gradients */
 } work;
 
 static float rstd_at(const work *k, int64_t t)
@@ -126,7 +126,9 @@ static void put_grad_x(const work *k, int64_t t)
         const float inner = fmaf(-conv_at(&c->tensors[CONV_X], t, k->h, i), slope, conv_norm_of(c, k->h, i) * grad[i]);
         const float go = conv_at(&c->tensors[GRAD_OUT], t, k->h, i);
         conv_put(&c->tensors[GRAD_X], (int64_t[]){ t, k->h, i },
-                 k->first[t] < 0 ? 0 : p->add_input ? fmaf(rstd, inner, go) : rstd * inner);
+                 k->first[t] < 0 ? 0
+                 : p->add_input  ? fmaf(rstd, inner, go)
+                                 : rstd * inner);
     }
 }
 
@@ -171,8 +173,13 @@ static void oracle(case_problem *c)
     const int64_t tokens = x->shape[0], hidden = x->shape[2], size = tokens * hidden;
     const case_tensor *some = t[GRAD_NORM].name ? &t[GRAD_NORM] : t[GRAD_CONV].name ? &t[GRAD_CONV] : &t[GRAD_BIAS];
     const int64_t partials = some->name ? some->shape[0] : 1, n = partials ? (tokens + partials - 1) / partials : 0;
-    work k = { c, 0, case_memory(tokens, sizeof(int64_t)), case_memory(tokens, sizeof(int64_t)),
-               case_memory(size, sizeof(float)), case_memory(size, sizeof(float)), case_memory(size, sizeof(float)) };
+    work k = { c,
+               0,
+               case_memory(tokens, sizeof(int64_t)),
+               case_memory(tokens, sizeof(int64_t)),
+               case_memory(size, sizeof(float)),
+               case_memory(size, sizeof(float)),
+               case_memory(size, sizeof(float)) };
     int64_t *const order = case_memory(tokens, sizeof *order);
     for (int64_t i = 0; i < tokens; i++) {
         const engram_request r = engram_request_of(&c->tensors[CONV_CU], tokens, i);

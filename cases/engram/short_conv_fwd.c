@@ -46,7 +46,11 @@ static tgl_status run(const case_arguments *a)
 
 /* ---- oracle: the specification, position by position ---- */
 
-typedef struct { engram_request r; int64_t start, slot; settings s; } request;
+typedef struct {
+    engram_request r;
+    int64_t start, slot;
+    settings s;
+} request;
 
 static request request_at(const case_problem *c, int64_t token)
 {
@@ -84,7 +88,10 @@ static void normed(const case_problem *c, const request *q, const float *rstd, i
     }
 }
 
-typedef struct { case_problem *c; float *rstd; } work;
+typedef struct {
+    case_problem *c;
+    float *rstd;
+} work;
 
 static void find_rstd(void *context, int64_t begin, int64_t end)
 {
@@ -150,15 +157,14 @@ static void oracle(case_problem *c)
     float *a = case_memory(hidden, sizeof *a);
     case_parallel(tokens * streams, 32 * hidden, find_rstd, &k);
     case_parallel(tokens, 256 * streams * hidden, put_tokens, &k);
-    for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) {  /* in order: the last one stays */
+    for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) { /* in order: the last one stays */
         const request q = request_at(c, t);
         if (q.r.number < 0 || q.slot < 0 || q.s.params.keep_ring) continue;
         const int64_t p = t - q.r.first;
         const uint64_t entry = ((uint64_t)q.start + (uint64_t)p) % (uint64_t)ring->shape[1];
         for (int64_t h = 0; h < streams; h++) {
             normed(c, &q, k.rstd, p, h, a);
-            for (int64_t i = 0; i < hidden; i++)
-                conv_put(ring, (int64_t[]){ q.slot, (int64_t)entry, h, i }, a[i]);
+            for (int64_t i = 0; i < hidden; i++) conv_put(ring, (int64_t[]){ q.slot, (int64_t)entry, h, i }, a[i]);
         }
     }
     free(a), free(k.rstd);
@@ -167,8 +173,9 @@ static void oracle(case_problem *c)
 /* x, residual and out; with a ring kernel_size - 1 rows more are read and one is written for each token of a decode. */
 static int64_t bytes(const case_problem *c)
 {
-    const int64_t rows = case_tensor_bytes(&c->tensors[CONV_X]), requests = c->tensors[CONV_CU].name ?
-        c->tensors[CONV_CU].shape[0] - 1 : 1, tokens = c->tensors[CONV_X].shape[0];
+    const int64_t rows = case_tensor_bytes(&c->tensors[CONV_X]),
+                  requests = c->tensors[CONV_CU].name ? c->tensors[CONV_CU].shape[0] - 1 : 1,
+                  tokens = c->tensors[CONV_X].shape[0];
     const bool is_same = case_is(c, "residual", "same");
     int64_t sum = is_same ? rows : 0;
     for (int i = 0; i < c->num_tensors; i++)

@@ -23,8 +23,8 @@ static tgl_status setup(case_problem *c)
 static tgl_status run(const case_arguments *a)
 {
     return tgl_engram_sinkhorn_finalize(a->arg[0], a->arg[SINKHORN_ROW_SCALE], a->arg[SINKHORN_COL_SCALE],
-                                        a->arg[a->arg[OUT] ? OUT : 0], sinkhorn_eps(a->problem),
-                                        alpha_of(a->problem), a->stream);
+                                        a->arg[a->arg[OUT] ? OUT : 0], sinkhorn_eps(a->problem), alpha_of(a->problem),
+                                        a->stream);
 }
 
 static void oracle_rows(void *context, int64_t begin, int64_t end)
@@ -37,8 +37,7 @@ static void oracle_rows(void *context, int64_t begin, int64_t end)
         sinkhorn_row(c, i, x);
         const float below = sinkhorn_plus(sinkhorn_norm(x, dim), sinkhorn_eps(c));
         const float factor = (float)((double)alpha_of(c) / (double)below);
-        for (int64_t j = 0; j < dim; j++)
-            sinkhorn_put(out, (int64_t[]){ i, j }, sinkhorn_times(x[j], factor));
+        for (int64_t j = 0; j < dim; j++) sinkhorn_put(out, (int64_t[]){ i, j }, sinkhorn_times(x[j], factor));
     }
     free(x);
 }

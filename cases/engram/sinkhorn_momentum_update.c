@@ -11,10 +11,10 @@ static tgl_status setup(case_problem *c)
 {
     const int64_t shape[] = { case_int(c, "num_rows"), case_int(c, "dim") };
     const bool in_place = case_int(c, "in_place");
-    case_tensor *grad = case_add(c, GRAD, "grad", in_place ? CASE_INOUT : CASE_IN, case_dtype(c, "grad_dtype"), 2,
-                                 shape);
-    case_tensor *momentum = case_add(c, MOMENTUM, "momentum_buffer", CASE_INOUT, case_dtype(c, "momentum_dtype"), 2,
-                                     shape);
+    case_tensor *grad =
+        case_add(c, GRAD, "grad", in_place ? CASE_INOUT : CASE_IN, case_dtype(c, "grad_dtype"), 2, shape);
+    case_tensor *momentum =
+        case_add(c, MOMENTUM, "momentum_buffer", CASE_INOUT, case_dtype(c, "momentum_dtype"), 2, shape);
     if (!in_place) case_add(c, OUT, "out", CASE_OUT, TGL_F32, 2, shape)->offset = case_int(c, "out_offset");
     grad->offset = case_int(c, "grad_offset");
     momentum->offset = case_int(c, "momentum_offset");

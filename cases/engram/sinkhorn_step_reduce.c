@@ -13,8 +13,9 @@ static tgl_status setup(case_problem *c)
     partial->strides[0] += case_int(c, "gap");
     partial->offset = case_int(c, "offset");
     partial->high = 1;
-    partial->fill = case_is(c, "values", "bits") ? case_fill_bits
-                    : case_is(c, "values", "normal") ? case_fill_normal : case_fill_uniform;
+    partial->fill = case_is(c, "values", "bits")     ? case_fill_bits
+                    : case_is(c, "values", "normal") ? case_fill_normal
+                                                     : case_fill_uniform;
     return TGL_OK;
 }
 

@@ -12,10 +12,7 @@ static tgl_status setup(case_problem *c)
     return rows_check(c);
 }
 
-static tgl_status run(const case_arguments *a)
-{
-    return tgl_mhc_expand_fwd(a->arg[X], a->arg[OUT], a->stream);
-}
+static tgl_status run(const case_arguments *a) { return tgl_mhc_expand_fwd(a->arg[X], a->arg[OUT], a->stream); }
 
 static void oracle_tokens(void *context, int64_t begin, int64_t end)
 {

@@ -7,7 +7,11 @@
 enum { GRAD_MIXES, X, FN, WEIGHT, OUT_MUL, SQRSUM, GRAD_X, GRAD_FN, GRAD_WEIGHT };
 
 /* Small whole numbers, with which sums over tokens and rows are exact. */
-typedef struct { case_tensor *t; uint64_t seed; char codes[9][4]; } exact_numbers;
+typedef struct {
+    case_tensor *t;
+    uint64_t seed;
+    char codes[9][4];
+} exact_numbers;
 static void exact_chunk(void *context, int64_t begin, int64_t end)
 {
     const exact_numbers *e = context;
@@ -21,7 +25,7 @@ static void fill_exact(const case_problem *c, case_tensor *t, uint64_t seed)
     for (int i = 0; i < 9; i++) case_encode(t->dtype, i - 4, e.codes[i]);
     case_parallel(t->slots, 8, exact_chunk, &e);
 }
-static void fill_squares(const case_problem *c, case_tensor *t, uint64_t seed)      /* of which r is 1/2 */
+static void fill_squares(const case_problem *c, case_tensor *t, uint64_t seed) /* of which r is 1/2 */
 {
     for (int64_t i = 0; i < t->slots; i++)
         case_encode(t->dtype, 4 * (double)(c->tensors[X].shape[1] * c->tensors[X].shape[2]), t->storage + i * 4);
@@ -31,7 +35,8 @@ static tgl_status setup(case_problem *c)
 {
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "num_streams"), columns = n * case_int(c, "hidden");
     const int64_t given = case_int(c, "num_rows"), rows = given ? given : n * (n + 2);
-    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)mhc_number(c, "eps"),
+    const tgl_mhc_params params = { .has_rms_eps = true,
+                                    .rms_eps = (float)mhc_number(c, "eps"),
                                     .accumulate = case_int(c, "accumulate") != 0 };
     memcpy(c->scalars, &params, sizeof params);
     /* With another eps products of whole numbers nearly cancel, and what is left has few bits. */
@@ -52,8 +57,9 @@ static tgl_status setup(case_problem *c)
     grad_x->compare = (case_compare){ CASE_BF16, .ulp = 1, .atol = 1e-5, .mismatch = 0.02 };
     if (!is_exact) {
         grad_fn->compare = (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 4e-6 * sqrt((double)t + 1) };
-        if (has_weight) c->tensors[GRAD_WEIGHT].compare =
-            (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 4e-6 * sqrt((double)(t + 1) * (double)rows) };
+        if (has_weight)
+            c->tensors[GRAD_WEIGHT].compare =
+                (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 4e-6 * sqrt((double)(t + 1) * (double)rows) };
     }
     TGL_TRY(case_check_word(c, "sums", "normal exact"));
     return rows_check(c);
@@ -77,7 +83,8 @@ static double factor(const case_problem *c, int64_t t)
 }
 static double dmul(const case_problem *c, int64_t t, int64_t j)
 {
-    return projection_tf32((double)(float)((double)mhc_at(&c->tensors[GRAD_MIXES], (int64_t[]){ t, j }) * factor(c, t)));
+    return projection_tf32((double)(float)((double)mhc_at(&c->tensors[GRAD_MIXES], (int64_t[]){ t, j }) *
+                                           factor(c, t)));
 }
 static double fn_of(const case_problem *c, int64_t j, int64_t k)
 {
@@ -86,7 +93,10 @@ static double fn_of(const case_problem *c, int64_t j, int64_t k)
 }
 
 /* dmul of all rows and tokens, fn of all rows and columns. */
-typedef struct { case_problem *c; double *dmul, *fn; } tables;
+typedef struct {
+    case_problem *c;
+    double *dmul, *fn;
+} tables;
 
 static void oracle_tokens(void *context, int64_t begin, int64_t end)
 {
@@ -156,7 +166,7 @@ static void oracle(case_problem *c)
     free(made.dmul), free(made.fn);
 }
 
-static int64_t bytes(const case_problem *c)     /* grad_residual is written, and read to be added to */
+static int64_t bytes(const case_problem *c) /* grad_residual is written, and read to be added to */
 {
     const bool is_read = ((const tgl_mhc_params *)(const void *)c->scalars)->accumulate;
     return case_all_bytes(c) + (is_read ? case_tensor_bytes(&c->tensors[GRAD_X]) : 0);

@@ -21,8 +21,7 @@ static tgl_status setup(case_problem *c)
 static tgl_status run(const case_arguments *a)
 {
     return tgl_mhc_norm_fn_finish_fwd(a->arg[OUT_MUL_PARTS], a->arg[SQRSUM_PARTS], a->arg[MIXES], a->arg[OUT_MUL],
-                                      a->arg[SQRSUM], a->problem->scalar,
-                                      (const void *)a->problem->scalars, a->stream);
+                                      a->arg[SQRSUM], a->problem->scalar, (const void *)a->problem->scalars, a->stream);
 }
 
 static void oracle(case_problem *c)

@@ -8,7 +8,8 @@ enum { X = PROJECTION_X, FN = PROJECTION_FN, WEIGHT = PROJECTION_WEIGHT, OUT_MUL
 static tgl_status setup(case_problem *c)
 {
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "num_streams"), columns = n * case_int(c, "hidden");
-    const int64_t given = case_int(c, "num_rows"), rows = given ? given : n * (n + 2), splits = case_int(c, "num_splits");
+    const int64_t given = case_int(c, "num_rows"), rows = given ? given : n * (n + 2),
+                  splits = case_int(c, "num_splits");
     projection_add(c, rows);
     case_tensor *out_mul = case_add(c, OUT_MUL, "out_mul_parts", CASE_OUT, TGL_F32, 3, (int64_t[]){ splits, t, rows });
     if (!projection_is_exact(c))

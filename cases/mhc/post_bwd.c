@@ -39,7 +39,7 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
                 mhc_put(&t[GRAD_COMB], (int64_t[]){ token, i, o }, rows_dot(&t[RESIDUAL], i, &t[GRAD_OUT], o, token));
         }
         for (int64_t k = 0; k < t[X].shape[1]; k++)
-            for (int64_t i = -1; i < mixed; i++) {      /* -1: of x */
+            for (int64_t i = -1; i < mixed; i++) { /* -1: of x */
                 float sum = 0;
                 for (int64_t o = 0; o < n; o++)
                     sum = fmaf(i < 0 ? mhc_at(&t[POST], (int64_t[]){ token, o })

@@ -40,8 +40,8 @@ static void oracle_tokens(void *context, int64_t begin, int64_t end)
                 made[o] = mhc_at(&t[POST], (int64_t[]){ token, o }) * rows_at(&t[X], token, 0, k);
                 if (!t[COMB].name) made[o] += rows_at(&t[RESIDUAL], token, o, k);
                 for (int64_t i = 0; t[COMB].name && i < n; i++)
-                    made[o] = fmaf(mhc_at(&t[COMB], (int64_t[]){ token, i, o }), rows_at(&t[RESIDUAL], token, i, k),
-                                   made[o]);
+                    made[o] =
+                        fmaf(mhc_at(&t[COMB], (int64_t[]){ token, i, o }), rows_at(&t[RESIDUAL], token, i, k), made[o]);
             }
             for (int64_t o = 0; o < n; o++) mhc_put(out, (int64_t[]){ token, o, k }, made[o]);
         }

@@ -43,7 +43,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[0].shape[0], 500 * case_int(c, "hidden"), oracle_tokens, c);
 }
 
-static int64_t bytes(const case_problem *c)     /* grad_x is written, and read to be added to */
+static int64_t bytes(const case_problem *c) /* grad_x is written, and read to be added to */
 {
     return case_all_bytes(c) + (c->scalar ? case_tensor_bytes(&c->tensors[GRAD_X]) : 0);
 }

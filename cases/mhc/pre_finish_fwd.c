@@ -13,10 +13,16 @@ static tgl_status setup(case_problem *c)
 {
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "num_streams"), groups = case_int(c, "groups");
     const int64_t rows = groups == 3 ? n * (n + 2) : groups * n;
-    const tgl_mhc_params params = {
-        .has_rms_eps = true, .rms_eps = (float)mhc_number(c, "eps"), .has_pre_eps = true, .pre_eps = 0.01f,
-        .has_sinkhorn_eps = true, .sinkhorn_eps = 1e-4f, .has_post_mult = true, .post_mult = 1.5f,
-        .post_eps = groups == 2 ? 1e-6f : 0, .sinkhorn_repeat = case_int(c, "repeat") };
+    const tgl_mhc_params params = { .has_rms_eps = true,
+                                    .rms_eps = (float)mhc_number(c, "eps"),
+                                    .has_pre_eps = true,
+                                    .pre_eps = 0.01f,
+                                    .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = 1e-4f,
+                                    .has_post_mult = true,
+                                    .post_mult = 1.5f,
+                                    .post_eps = groups == 2 ? 1e-6f : 0,
+                                    .sinkhorn_repeat = case_int(c, "repeat") };
     memcpy(c->scalars, &params, sizeof params);
     rows_add(c, X, "residual", CASE_IN, true);
     parts_add(c, OUT_MUL_PARTS, SQRSUM_PARTS, rows);

@@ -4,8 +4,22 @@
 
 #include "cases/mhc/common/projection_cases.h"
 
-enum { X = PROJECTION_X, FN = PROJECTION_FN, WEIGHT = PROJECTION_WEIGHT, SCALE, BASE, INPUT_WEIGHT, PRE, POST, COMB, OUT,
-       RAW, RSTD, OUT_MUL, SQRSUM };
+enum {
+    X = PROJECTION_X,
+    FN = PROJECTION_FN,
+    WEIGHT = PROJECTION_WEIGHT,
+    SCALE,
+    BASE,
+    INPUT_WEIGHT,
+    PRE,
+    POST,
+    COMB,
+    OUT,
+    RAW,
+    RSTD,
+    OUT_MUL,
+    SQRSUM
+};
 
 /* Outputs that are wanted, besides out: a pre_mix, b post_mix, c comb_mix, d raw, e rstd, f out_mul, g sqrsum; - none.
  * What the sizes do not allow is not asked for. */
@@ -16,11 +30,18 @@ static tgl_status setup(case_problem *c)
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "num_streams"), hidden = case_int(c, "hidden");
     const int64_t groups = case_int(c, "groups"), rows = groups == 3 ? n * (n + 2) : groups * n, columns = n * hidden;
     const int norm = case_word(c, "norm", "none plain bf16 f32");
-    const tgl_mhc_params params = {
-        .has_rms_eps = true, .rms_eps = (float)mhc_number(c, "eps"), .has_pre_eps = true, .pre_eps = 0.01f,
-        .has_sinkhorn_eps = true, .sinkhorn_eps = 1e-4f, .has_norm_eps = true, .norm_eps = 1e-3f,
-        .post_eps = groups == 2 ? 1e-6f : 0, .norm_scale = norm == 3 ? 0.7f : 0, .sinkhorn_repeat = case_int(c, "repeat"),
-        .norm = norm > 0 };
+    const tgl_mhc_params params = { .has_rms_eps = true,
+                                    .rms_eps = (float)mhc_number(c, "eps"),
+                                    .has_pre_eps = true,
+                                    .pre_eps = 0.01f,
+                                    .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = 1e-4f,
+                                    .has_norm_eps = true,
+                                    .norm_eps = 1e-3f,
+                                    .post_eps = groups == 2 ? 1e-6f : 0,
+                                    .norm_scale = norm == 3 ? 0.7f : 0,
+                                    .sinkhorn_repeat = case_int(c, "repeat"),
+                                    .norm = norm > 0 };
     memcpy(c->scalars, &params, sizeof params);
     projection_add(c, rows);
     case_add(c, SCALE, "scale", CASE_IN, TGL_F32, 1, &groups)->fill = case_fill_normal;
@@ -40,11 +61,12 @@ static tgl_status setup(case_problem *c)
     if (is_wanted(c, 'f')) case_add(c, OUT_MUL, "out_mul", CASE_OUT, TGL_F32, 2, (int64_t[]){ t, rows });
     if (is_wanted(c, 'g')) case_add(c, SQRSUM, "sqrsum", CASE_OUT, TGL_F32, 1, &t);
     if (!projection_is_exact(c)) {
-        c->tensors[PRE].compare = c->tensors[POST].compare = c->tensors[RSTD].compare = c->tensors[OUT_MUL].compare = close;
+        c->tensors[PRE].compare = c->tensors[POST].compare = c->tensors[RSTD].compare = c->tensors[OUT_MUL].compare =
+            close;
         c->tensors[OUT].compare = c->tensors[RAW].compare = close_bf16;
         c->tensors[OUT_MUL].compare.atol *= sqrt((double)columns) / 10;
     }
-    c->tensors[COMB].compare = close;           /* the oracle divides, in double */
+    c->tensors[COMB].compare = close; /* the oracle divides, in double */
     TGL_TRY(case_check_word(c, "sums", "normal exact"));
     TGL_TRY(case_check_word(c, "norm", "none plain bf16 f32"));
     return rows_check(c);
@@ -70,7 +92,7 @@ static void sinkhorn(double *a, int64_t n, int64_t repeat, double eps)
     }
     for (int64_t step = 0; step < 2 * repeat - 1; step++)
         for (int64_t k = 0; k < n; k++) {
-            const int64_t first = step % 2 ? k * n : k, stride = step % 2 ? 1 : n;     /* columns, rows, columns ... */
+            const int64_t first = step % 2 ? k * n : k, stride = step % 2 ? 1 : n; /* columns, rows, columns ... */
             double sum = eps;
             for (int64_t l = 0; l < n; l++) sum += a[first + l * stride];
             for (int64_t l = 0; l < n; l++) a[first + l * stride] /= sum;

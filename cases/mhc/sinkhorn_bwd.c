@@ -6,15 +6,16 @@ enum { GRAD_OUT, X, GRAD_X };
 static tgl_status setup(case_problem *c)
 {
     const int64_t n = case_int(c, "num_streams"), shape[] = { case_int(c, "num_tokens"), n, n };
-    const tgl_mhc_params params = { .has_sinkhorn_eps = true, .sinkhorn_eps = (float)mhc_number(c, "eps"),
+    const tgl_mhc_params params = { .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = (float)mhc_number(c, "eps"),
                                     .sinkhorn_repeat = case_int(c, "repeat") };
     memcpy(c->scalars, &params, sizeof params);
     TGL_TRY(case_check_word(c, "in_place", "no grad x"));
     const int in_place = case_word(c, "in_place", "no grad x");
     case_tensor *grad = case_add(c, GRAD_OUT, in_place == 1 ? "grad_x" : "grad_out",
                                  in_place == 1 ? CASE_INOUT : CASE_IN, TGL_F32, 3, shape);
-    case_tensor *x = case_add(c, X, in_place == 2 ? "grad_x" : "x", in_place == 2 ? CASE_INOUT : CASE_IN, TGL_F32, 3,
-                              shape);
+    case_tensor *x =
+        case_add(c, X, in_place == 2 ? "grad_x" : "x", in_place == 2 ? CASE_INOUT : CASE_IN, TGL_F32, 3, shape);
     grad->fill = case_fill_normal;
     x->fill = mhc_fill_values;
     x->offset = case_int(c, "offset");

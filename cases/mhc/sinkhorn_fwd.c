@@ -6,7 +6,8 @@ enum { X, OUT };
 static tgl_status setup(case_problem *c)
 {
     const int64_t n = case_int(c, "num_streams"), shape[] = { case_int(c, "num_tokens"), n, n };
-    const tgl_mhc_params params = { .has_sinkhorn_eps = true, .sinkhorn_eps = (float)mhc_number(c, "eps"),
+    const tgl_mhc_params params = { .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = (float)mhc_number(c, "eps"),
                                     .sinkhorn_repeat = case_int(c, "repeat") };
     memcpy(c->scalars, &params, sizeof params);
     const bool is_in_place = case_int(c, "in_place");

@@ -41,7 +41,7 @@ static void oracle(case_problem *c)
         gates_oracle_bwd(c);
         return;
     }
-    const size_t bytes = (size_t)(tokens * n * n) * sizeof(float);      /* packed; its NaN have payloads, maybe */
+    const size_t bytes = (size_t)(tokens * n * n) * sizeof(float); /* packed; its NaN have payloads, maybe */
     void *first = case_element(grad, (int64_t[]){ 0, 0, 0 }), *given = case_memory(tokens * n * n, sizeof(float));
     memcpy(given, first, bytes);
     for (int64_t t = 0; t < tokens; t++) {

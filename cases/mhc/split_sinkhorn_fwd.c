@@ -26,7 +26,7 @@ static void oracle(case_problem *c)
     const tgl_mhc_params *p = (const void *)c->scalars;
     case_tensor *comb = &c->tensors[GATES_COMB];
     const int64_t n = comb->shape[1];
-    gates_oracle_fwd(c);                        /* comb: the logits */
+    gates_oracle_fwd(c); /* comb: the logits */
     for (int64_t t = 0; t < comb->shape[0]; t++) {
         float e[64];
         for (int64_t k = 0; k < n * n; k++) e[k] = mhc_at(comb, (int64_t[]){ t, k / n, k % n });

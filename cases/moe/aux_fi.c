@@ -18,14 +18,10 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_moe_aux_fi(a->arg[INDICES], a->arg[FI], a->problem->scalar, a->workspace,
-                          a->workspace_bytes, a->stream);
+    return tgl_moe_aux_fi(a->arg[INDICES], a->arg[FI], a->problem->scalar, a->workspace, a->workspace_bytes, a->stream);
 }
 
-static size_t workspace(const case_arguments *a)
-{
-    return tgl_moe_aux_fi_workspace_size(a->arg[INDICES], a->arg[FI]);
-}
+static size_t workspace(const case_arguments *a) { return tgl_moe_aux_fi_workspace_size(a->arg[INDICES], a->arg[FI]); }
 
 /* The float nearest to a whole number: its upper 24 bits, rounded by the bits below. */
 static double nearest_float(__int128 value)

@@ -3,8 +3,7 @@
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_moe_expand_to_fused(a->arg[TOKENS], a->arg[TO_POS], a->arg[TO_EXPERT], a->arg[EXPANDED],
-                                   a->stream);
+    return tgl_moe_expand_to_fused(a->arg[TOKENS], a->arg[TO_POS], a->arg[TO_EXPERT], a->arg[EXPANDED], a->stream);
 }
 
 static void oracle(case_problem *c) { expand_rows(c, &c->tensors[TOKENS], &c->tensors[EXPANDED]); }

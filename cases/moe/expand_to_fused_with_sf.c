@@ -18,8 +18,7 @@ static tgl_status lay_out_sf(const char *layout, const int64_t shape[2], int64_t
     else if (!strcmp(layout, "apart")) strides[0] = 1, strides[1] = shape[0] + 5;
     else if (!strcmp(layout, "steps")) strides[0] = 3 * shape[1], strides[1] = -3;
     else if (strcmp(layout, "packed"))
-        return tgl_fail(TGL_ERR_ARGUMENT, "sf_layout: is \"%s\", want packed, gap, columns, apart or steps",
-                        layout);
+        return tgl_fail(TGL_ERR_ARGUMENT, "sf_layout: is \"%s\", want packed, gap, columns, apart or steps", layout);
     return TGL_OK;
 }
 
@@ -42,9 +41,8 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_moe_expand_to_fused_with_sf(a->arg[TOKENS], a->arg[TOKEN_SF], a->arg[TO_POS],
-                                           a->arg[TO_EXPERT], a->arg[EXPANDED], a->arg[EXPANDED_SF],
-                                           a->problem->scalar, a->stream);
+    return tgl_moe_expand_to_fused_with_sf(a->arg[TOKENS], a->arg[TOKEN_SF], a->arg[TO_POS], a->arg[TO_EXPERT],
+                                           a->arg[EXPANDED], a->arg[EXPANDED_SF], a->problem->scalar, a->stream);
 }
 
 static void oracle(case_problem *c)

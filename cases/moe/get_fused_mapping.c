@@ -4,7 +4,7 @@
 #include "cases/moe/common/routing.h"
 #include "core/status.h"
 
-enum { INDICES, MAPPING };      /* MAPPING: the first tensor of mapping_add() */
+enum { INDICES, MAPPING }; /* MAPPING: the first tensor of mapping_add() */
 
 static tgl_status setup(case_problem *c)
 {
@@ -12,12 +12,16 @@ static tgl_status setup(case_problem *c)
     routing r;
     const tgl_status status = routing_add_indices(c, "topk_idx", &r);
     c->scalar = case_int(c, "alignment");
-    mapping_add(c, MAPPING, &(mapping_sizes){
-        .num_tokens = r.num_tokens, .num_topk = r.num_topk, .num_experts = r.num_experts,
-        .num_positions = status == TGL_OK ? routing_num_positions(c, &r) : 0,
-        .offset = case_int(c, "out_offset"),
-        .has_counts = case_int(c, "counts") != 0, .has_host = case_int(c, "host") != 0,
-    });
+    mapping_add(c, MAPPING,
+                &(mapping_sizes){
+                    .num_tokens = r.num_tokens,
+                    .num_topk = r.num_topk,
+                    .num_experts = r.num_experts,
+                    .num_positions = status == TGL_OK ? routing_num_positions(c, &r) : 0,
+                    .offset = case_int(c, "out_offset"),
+                    .has_counts = case_int(c, "counts") != 0,
+                    .has_host = case_int(c, "host") != 0,
+                });
     free(r.expert);
     return status;
 }

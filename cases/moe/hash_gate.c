@@ -41,15 +41,14 @@ static tgl_status setup(case_problem *c)
     const int64_t t = case_int(c, "num_tokens"), k = case_int(c, "num_topk"), v = case_int(c, "vocabulary");
     const bool is_valid = case_is(c, "ids", "valid");
     case_tensor *ids = case_add(c, INPUT_IDS, "input_ids", CASE_IN, case_dtype(c, "id_dtype"), 1, &t);
-    case_tensor *table = case_add(c, TID2EID, "tid2eid", CASE_IN, case_dtype(c, "table_dtype"), 2,
-                                  (int64_t[]){ v, k });
+    case_tensor *table = case_add(c, TID2EID, "tid2eid", CASE_IN, case_dtype(c, "table_dtype"), 2, (int64_t[]){ v, k });
     ids->fill = fill_ids;
     ids->low = is_valid ? 0 : -(double)v / 4 - 1, ids->high = (double)v + (is_valid ? 0 : (double)v / 4 + 2);
     ids->offset = table->offset = case_int(c, "out_offset");
     table->fill = fill_tid2eid;
     if (!case_is(c, "unmapped", "none")) {
-        case_tensor *u = case_add(c, UNMAPPED, "unmapped_topk_idx", CASE_OUT, c->tensors[IDX].dtype, 2,
-                                  (int64_t[]){ t, k });
+        case_tensor *u =
+            case_add(c, UNMAPPED, "unmapped_topk_idx", CASE_OUT, c->tensors[IDX].dtype, 2, (int64_t[]){ t, k });
         TGL_TRY(moe_lay_out(case_text(c, "unmapped"), k, u->strides));
     }
     return gate_choose_logits(c, &c->tensors[LOGITS]);
@@ -58,8 +57,8 @@ static tgl_status setup(case_problem *c)
 static tgl_status run(const case_arguments *a)
 {
     return tgl_moe_hash_gate(a->arg[LOGITS], a->arg[INPUT_IDS], a->arg[TID2EID], a->arg[MASK], a->arg[MAP],
-                             a->arg[COUNT], a->arg[UNMAPPED], a->arg[IDX], a->arg[WEIGHTS],
-                             gate_params_of(a->problem), a->stream);
+                             a->arg[COUNT], a->arg[UNMAPPED], a->arg[IDX], a->arg[WEIGHTS], gate_params_of(a->problem),
+                             a->stream);
 }
 
 static int64_t id_at(const case_tensor *ids, int64_t t)
@@ -102,7 +101,7 @@ static int64_t bytes(const case_problem *c)
     const case_tensor *table = &c->tensors[TID2EID];
     const int64_t slots = c->tensors[INPUT_IDS].shape[0] * table->shape[1];
     const int64_t entry = tgl_dtype_bits(tgl_dtype_to_dlpack(table->dtype)) / 8;
-    const bool is_softmax = gate_params_of(c)->scoring == TGL_MOE_SOFTMAX;   /* which reads the whole row */
+    const bool is_softmax = gate_params_of(c)->scoring == TGL_MOE_SOFTMAX; /* which reads the whole row */
     return gate_bytes_of(c, INPUT_IDS) + slots * entry + (is_softmax ? gate_bytes_of(c, LOGITS) : 4 * slots) +
            gate_bytes_of(c, MASK) + gate_bytes_of_map(c) + gate_bytes_of(c, UNMAPPED) + gate_bytes_of(c, IDX) +
            gate_bytes_of(c, WEIGHTS);

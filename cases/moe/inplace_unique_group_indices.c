@@ -39,8 +39,7 @@ static void oracle_rows(void *context, int64_t begin, int64_t end)
         for (int64_t i = 0; i < k; i++) row[i] = (occurrence){ moe_index_at(groups, t, i), i };
         qsort(row, (size_t)k, sizeof *row, by_group_and_place);
         for (int64_t i = 1; i < k; i++)
-            if (row[i].group >= 0 && row[i].group == row[i - 1].group)
-                moe_put_index(groups, t, row[i].place, -1);
+            if (row[i].group >= 0 && row[i].group == row[i - 1].group) moe_put_index(groups, t, row[i].place, -1);
     }
     free(row);
 }

@@ -10,14 +10,16 @@ static tgl_status setup(case_problem *c)
 {
     const int64_t shape[2] = { case_int(c, "num_tokens"), case_int(c, "num_topk") };
     const tgl_moe_mask_indices_by_tp_params params = {
-        .num_experts = case_int(c, "num_experts"), .num_ep_ranks = case_int(c, "num_ep_ranks"),
-        .num_tp_ranks = case_int(c, "num_tp_ranks"), .tp_rank = case_int(c, "tp_rank"),
+        .num_experts = case_int(c, "num_experts"),
+        .num_ep_ranks = case_int(c, "num_ep_ranks"),
+        .num_tp_ranks = case_int(c, "num_tp_ranks"),
+        .tp_rank = case_int(c, "tp_rank"),
     };
     const bool in_place = case_int(c, "in_place") != 0;
     const tgl_dtype dtype = case_dtype(c, "dtype");
     memcpy(c->scalars, &params, sizeof params);
-    case_tensor *indices = case_add(c, INDICES, in_place ? "out" : "indices", in_place ? CASE_INOUT : CASE_IN,
-                                    dtype, 2, shape);
+    case_tensor *indices =
+        case_add(c, INDICES, in_place ? "out" : "indices", in_place ? CASE_INOUT : CASE_IN, dtype, 2, shape);
     indices->offset = case_int(c, "offset");
     if (!in_place) case_add(c, MASKED, "out", CASE_OUT, dtype, 2, shape)->offset = case_int(c, "out_offset");
     TGL_TRY(moe_choose_index_fill(c, indices, params.num_experts));
@@ -49,7 +51,7 @@ static void oracle(case_problem *c)
     case_parallel(c->tensors[INDICES].shape[0], 64 * c->tensors[INDICES].shape[1], oracle_rows, c);
 }
 
-static int64_t bytes(const case_problem *c)     /* in place one tensor is read and written */
+static int64_t bytes(const case_problem *c) /* in place one tensor is read and written */
 {
     return case_all_bytes(c) * (c->num_tensors > MASKED ? 1 : 2);
 }

@@ -62,7 +62,7 @@ static void oracle(case_problem *c)
 
 static int64_t bytes(const case_problem *c)
 {
-    const bool in_place = c->num_tensors <= NORMALIZED;         /* the weights are read and written */
+    const bool in_place = c->num_tensors <= NORMALIZED; /* the weights are read and written */
     return case_all_bytes(c) + (in_place ? case_tensor_bytes(&c->tensors[WEIGHTS]) : 0);
 }
 

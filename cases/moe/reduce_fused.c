@@ -23,7 +23,7 @@ enum { NORMAL, BITS, SPECIAL, ORDER, HALFWAY, LARGE };
 typedef struct {
     case_tensor *t;
     uint64_t seed;
-    int kind;                   /* of values */
+    int kind; /* of values */
     bool is_x;
     tgl_dtype out_dtype;
 } filling;
@@ -45,8 +45,8 @@ static double halfway_value(tgl_dtype dtype, uint64_t random)
 
 static double value_of(const filling *f, uint64_t random)
 {
-    static const float special[] = { NAN, -NAN, INFINITY, -INFINITY, 0, -0.0f, 1e-40f, -1e-45f, 1e-38f,
-                                     3.4028235e38f, -3.4028235e38f, 1, -1, 0.3f };
+    static const float special[] = { NAN,     -NAN,   INFINITY,      -INFINITY,      0, -0.0f, 1e-40f,
+                                     -1e-45f, 1e-38f, 3.4028235e38f, -3.4028235e38f, 1, -1,    0.3f };
     static const float order[] = { 16777216,       -16777216,      1,       1.0000001f, -0.99999994f,
                                    4097,           0.00024420023f, 8388609, 3e-8f,      1.1754944e-38f,
                                    -5.9604645e-8f, 0.1f,           1e-30f,  1e20f,      -1e20f };
@@ -133,18 +133,15 @@ static tgl_status setup(case_problem *c)
     case_tensor *x = case_add(c, ROWS, "x", CASE_IN, dtype, 2, (int64_t[]){ m.num_positions, hidden });
     x->fill = fill_rows;
     x->offset = case_int(c, "offset");
-    if (case_int(c, "x_sf"))
-        case_add(c, ROW_SF, "x_sf", CASE_IN, TGL_F32, 1, &m.num_positions)->fill = fill_rows;
+    if (case_int(c, "x_sf")) case_add(c, ROW_SF, "x_sf", CASE_IN, TGL_F32, 1, &m.num_positions)->fill = fill_rows;
     if (case_int(c, "weights")) {
         case_tensor *w = case_add(c, WEIGHTS, "topk_weights", CASE_IN, TGL_F32, 2, slots);
         w->fill = fill_weights;
         w->offset = x->offset;
         TGL_TRY(moe_lay_out(case_text(c, "layout"), slots[1], w->strides));
     }
-    if (!case_is(c, "sf", "none"))
-        case_add(c, SCALE, "sf", CASE_IN, TGL_F32, 1, (int64_t[]){ 1 })->fill = fill_scale;
-    case_tensor *out =
-        case_add(c, REDUCED, "out", CASE_OUT, out_dtype, 2, (int64_t[]){ m.num_tokens, hidden });
+    if (!case_is(c, "sf", "none")) case_add(c, SCALE, "sf", CASE_IN, TGL_F32, 1, (int64_t[]){ 1 })->fill = fill_scale;
+    case_tensor *out = case_add(c, REDUCED, "out", CASE_OUT, out_dtype, 2, (int64_t[]){ m.num_tokens, hidden });
     out->offset = case_int(c, "out_offset");
     TGL_TRY(moe_lay_out(case_text(c, "layout"), hidden, x->strides));
     return moe_lay_out(case_text(c, "out_layout"), hidden, out->strides);
@@ -175,7 +172,10 @@ static float fused(float a, float b, float c)
 }
 
 /* `decoded` has the values of all codes of x's dtype, if that is narrower than f32. */
-typedef struct { const case_problem *c; float *decoded; } reduction;
+typedef struct {
+    const case_problem *c;
+    float *decoded;
+} reduction;
 
 static float element_of(const reduction *r, const case_tensor *t, const char *from)
 {
@@ -188,7 +188,7 @@ static void reduce_rows(void *context, int64_t begin, int64_t end)
     const reduction *r = context;
     const case_tensor *const t = r->c->tensors, *const x = &t[ROWS], *const out = &t[REDUCED];
     const int64_t hidden = out->shape[1];
-    const uint32_t nan = UINT32_MAX >> (33 - 8 * out->element_bytes);       /* all bits but the sign */
+    const uint32_t nan = UINT32_MAX >> (33 - 8 * out->element_bytes); /* all bits but the sign */
     float *sum = case_memory(hidden, sizeof *sum);
     for (int64_t token = begin; token < end; token++) {
         for (int64_t i = 0; i < hidden; i++) sum[i] = 0;

@@ -7,19 +7,18 @@
 #include "cases/moe/common/routing.h"
 #include "core/status.h"
 
-enum { MAPPING = NUM_OF_GATE };         /* the first tensor of mapping_add() */
+enum { MAPPING = NUM_OF_GATE }; /* the first tensor of mapping_add() */
 
 static tgl_status setup(case_problem *c)
 {
-    TGL_TRY(gate_setup(c));         /* writes the params */
+    TGL_TRY(gate_setup(c)); /* writes the params */
     route_scalars *s = route_scalars_of(c);
     s->alignment = case_int(c, "alignment"), s->is_apart = case_int(c, "apart") != 0;
     const int64_t *shape = c->tensors[IDX].shape, num_experts = case_int(c, "num_mapped_experts");
     mapping_sizes sizes = { shape[0], shape[1], num_experts ? num_experts : c->tensors[LOGITS].shape[1],
                             case_int(c, "num_positions"), .has_counts = case_int(c, "counts") != 0 };
     sizes.has_host = sizes.has_counts;
-    if (sizes.num_positions < 0)
-        sizes.num_positions = shape[0] * shape[1] + (s->alignment - 1) * sizes.num_experts;
+    if (sizes.num_positions < 0) sizes.num_positions = shape[0] * shape[1] + (s->alignment - 1) * sizes.num_experts;
     mapping_add(c, MAPPING, &sizes);
     return TGL_OK;
 }
@@ -30,12 +29,11 @@ static tgl_status run(const case_arguments *a)
     const route_scalars *s = (const void *)a->problem->scalars;
     if (s->is_apart) {
         TGL_TRY(gate_run(a));
-        return tgl_moe_get_fused_mapping(a->arg[IDX], &m, s->alignment, a->workspace, a->workspace_bytes,
-                                         a->stream);
+        return tgl_moe_get_fused_mapping(a->arg[IDX], &m, s->alignment, a->workspace, a->workspace_bytes, a->stream);
     }
     return tgl_moe_route(a->arg[LOGITS], a->arg[BIAS], a->arg[MASK], a->arg[FIX], a->arg[MAP], a->arg[COUNT],
-                         a->arg[UNMAPPED], a->arg[IDX], a->arg[WEIGHTS], &m, s->alignment, &s->params,
-                         a->workspace, a->workspace_bytes, a->stream);
+                         a->arg[UNMAPPED], a->arg[IDX], a->arg[WEIGHTS], &m, s->alignment, &s->params, a->workspace,
+                         a->workspace_bytes, a->stream);
 }
 
 static size_t workspace(const case_arguments *a)

@@ -18,10 +18,7 @@ static tgl_status setup(case_problem *c)
     return moe_lay_out(case_text(c, "layout"), e, scores->strides);
 }
 
-static tgl_status run(const case_arguments *a)
-{
-    return tgl_moe_topk_gate(a->arg[SCORES], a->arg[IDX], a->stream);
-}
+static tgl_status run(const case_arguments *a) { return tgl_moe_topk_gate(a->arg[SCORES], a->arg[IDX], a->stream); }
 
 static void oracle_rows(void *context, int64_t begin, int64_t end)
 {

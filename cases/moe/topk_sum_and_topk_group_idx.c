@@ -25,8 +25,7 @@ static tgl_status lay_out_groups(const char *layout, const int64_t shape[3], int
 
 static tgl_status setup(case_problem *c)
 {
-    const int64_t shape[3] = { case_int(c, "num_tokens"), case_int(c, "num_groups"),
-                               case_int(c, "experts_per_group") };
+    const int64_t shape[3] = { case_int(c, "num_tokens"), case_int(c, "num_groups"), case_int(c, "experts_per_group") };
     const int64_t idx_shape[2] = { shape[0], case_int(c, "num_topk_groups") };
     case_tensor *scores = case_add(c, SCORES, "scores", CASE_IN, TGL_F32, 3, shape);
     case_tensor *idx = case_add(c, IDX, "group_idx", CASE_OUT, case_dtype(c, "dtype"), 2, idx_shape);

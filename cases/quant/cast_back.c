@@ -22,8 +22,7 @@ static tgl_status setup(case_problem *c)
     const int64_t xk = quant_or_all(p->x_num_per_channels, cols);
     TGL_TRY(quant_add_sf(c, X_SF, "x_sf", CASE_IN, case_text(c, "x_sf"), quant_ceil_div(rows, xm),
                          quant_ceil_div(cols, xk), &x_sf));
-    case_tensor *out =
-        case_add(c, OUT, "out", CASE_OUT, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, cols });
+    case_tensor *out = case_add(c, OUT, "out", CASE_OUT, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, cols });
     out->offset = case_int(c, "out_offset");
     out->compare.nan_payload = false;
     return TGL_OK;

@@ -5,8 +5,7 @@ static tgl_status setup(case_problem *c) { return cast_setup(c, false, false); }
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_quant_per_block_cast(a->arg[X], a->arg[OUT], a->arg[SF], quant_params_in(a->problem),
-                                    a->stream);
+    return tgl_quant_per_block_cast(a->arg[X], a->arg[OUT], a->arg[SF], quant_params_in(a->problem), a->stream);
 }
 
 // clang-format off: lines of cases

@@ -9,7 +9,10 @@ enum { INEXACT = NUM_OF_CAST };
 
 /* Exponent codes of x_sf: within an output block they differ by at most `spread`. With has_zeros, half of
  * them are 1, the code of a block of zeros, and the values zeros. */
-typedef struct { int spread, low, high; bool has_fraction, has_zeros; } exponents;
+typedef struct {
+    int spread, low, high;
+    bool has_fraction, has_zeros;
+} exponents;
 static tgl_status exponents_named(const char *values, exponents *e)
 {
     *e = (exponents){ .low = 40, .high = 220 };
@@ -22,8 +25,10 @@ static tgl_status exponents_named(const char *values, exponents *e)
     else if (!strcmp(values, "lowest")) e->spread = 3, e->low = 4, e->high = 12;
     else if (!strcmp(values, "highest")) e->spread = 11, e->low = 240, e->high = 254;
     else
-        return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want spread11, spread14, spread15, spread30, zeros, "
-                        "fraction, lowest or highest", values);
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "values: is \"%s\", want spread11, spread14, spread15, spread30, zeros, "
+                        "fraction, lowest or highest",
+                        values);
     return TGL_OK;
 }
 
@@ -32,8 +37,12 @@ static two_grids grids_of(const case_problem *c)
 {
     const tgl_quant_params *p = quant_params_in(c);
     const int64_t rows = c->tensors[X].shape[0], cols = 2 * c->tensors[X].shape[1];
-    return (two_grids){ rows, cols, quant_or_all(p->num_per_tokens, 1), quant_or_all(p->num_per_channels, cols),
-                        quant_or_all(p->x_num_per_tokens, 1), quant_or_all(p->x_num_per_channels, cols) };
+    return (two_grids){ rows,
+                        cols,
+                        quant_or_all(p->num_per_tokens, 1),
+                        quant_or_all(p->num_per_channels, cols),
+                        quant_or_all(p->x_num_per_tokens, 1),
+                        quant_or_all(p->x_num_per_channels, cols) };
 }
 
 /* The code of an input block, from the case's name: x and x_sf are filled separately. */
@@ -53,7 +62,7 @@ static void fill_exponents(const case_problem *c, case_tensor *t, uint64_t seed)
     exponents e;
     uint64_t r;
     if (exponents_named(case_text(c, "values"), &e) != TGL_OK) return;
-    case_fill_bits(c, t, seed);         /* gaps, and codes past the last */
+    case_fill_bits(c, t, seed); /* gaps, and codes past the last */
     for (int64_t m = 0; m < quant_ceil_div(g.rows, g.xm); m++)
         for (int64_t k = 0; k < quant_ceil_div(g.cols, g.xk); k++) {
             const int code = chosen_exponent(c, &e, m, k, &r);
@@ -81,7 +90,7 @@ static void fill_pairs(const case_problem *c, case_tensor *t, uint64_t seed)
 
 static void fill_five(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    *(int32_t *)t->storage = 5;         /* the op writes 1, or nothing */
+    *(int32_t *)t->storage = 5; /* the op writes 1, or nothing */
 }
 
 static tgl_status setup(case_problem *c)
@@ -112,8 +121,8 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_quant_per_block_cast_lossless(a->arg[X], a->arg[X_SF], a->arg[OUT], a->arg[SF],
-                                             a->arg[INEXACT], quant_params_in(a->problem), a->stream);
+    return tgl_quant_per_block_cast_lossless(a->arg[X], a->arg[X_SF], a->arg[OUT], a->arg[SF], a->arg[INEXACT],
+                                             quant_params_in(a->problem), a->stream);
 }
 
 /* An exponent code, as the op reads it; of a float, its exponent. */
@@ -144,7 +153,7 @@ static void oracle_rows_of_blocks(void *context, int64_t begin, int64_t end)
             for (int64_t i = m * g.bm; i < rows; i++)
                 for (int64_t j = k * g.bk; j < cols; j++) {
                     const float code = quant_decode(TGL_QUANT_E2M1, quant_code_at(x, TGL_QUANT_E2M1, i, j));
-                    const int x_code = exponent_code(x_sf, i / g.xm, j / g.xk);     /* 0: the factor is 0 */
+                    const int x_code = exponent_code(x_sf, i / g.xm, j / g.xk); /* 0: the factor is 0 */
                     const float value = x_code ? ldexpf(code, x_code - out_code) : code * 0;
                     const unsigned out = quant_encode(TGL_QUANT_E4M3, value);
                     quant_put_code(&c->tensors[OUT], TGL_QUANT_E4M3, i, j, out);

@@ -78,9 +78,15 @@ static void oracle(case_problem *c)
 {
     const tgl_quant_params *p = quant_params_in(c);
     const case_tensor *out = &c->tensors[OUT];
-    quant_cast(&(quant_blocks){ .c = c, .value = gathered_value, .exists = row_exists, .num_rows = out->shape[0],
-                                .num_cols = c->tensors[X].shape[1], .block_cols = 1, .round = p->round_sf,
-                                .block_rows = quant_or_all(p->num_per_tokens, 1), .sf = &c->tensors[SF],
+    quant_cast(&(quant_blocks){ .c = c,
+                                .value = gathered_value,
+                                .exists = row_exists,
+                                .num_rows = out->shape[0],
+                                .num_cols = c->tensors[X].shape[1],
+                                .block_cols = 1,
+                                .round = p->round_sf,
+                                .block_rows = quant_or_all(p->num_per_tokens, 1),
+                                .sf = &c->tensors[SF],
                                 .out = out });
 }
 

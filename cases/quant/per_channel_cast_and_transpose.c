@@ -7,8 +7,7 @@ static tgl_status setup(case_problem *c)
     const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols");
     tgl_quant_params *p = quant_params_of(c);
     case_tensor *sf;
-    *p = (tgl_quant_params){ .num_per_tokens = case_int(c, "num_per_tokens"),
-                             .round_sf = case_int(c, "round") != 0 };
+    *p = (tgl_quant_params){ .num_per_tokens = case_int(c, "num_per_tokens"), .round_sf = case_int(c, "round") != 0 };
     const int64_t block_rows = quant_or_all(p->num_per_tokens, 1);
     TGL_TRY(cast_add_x(c, rows, cols, block_rows, 1));
     TGL_TRY(quant_add_sf(c, SF, "out_sf", CASE_OUT, "row", quant_ceil_div(rows, block_rows), cols, &sf));
@@ -18,17 +17,23 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_quant_per_channel_cast_and_transpose(a->arg[X], a->arg[OUT], a->arg[SF],
-                                                    quant_params_in(a->problem), a->stream);
+    return tgl_quant_per_channel_cast_and_transpose(a->arg[X], a->arg[OUT], a->arg[SF], quant_params_in(a->problem),
+                                                    a->stream);
 }
 
 static void oracle(case_problem *c)
 {
     const tgl_quant_params *p = quant_params_in(c);
     const case_tensor *x = &c->tensors[X];
-    quant_cast(&(quant_blocks){ .c = c, .value = cast_value, .num_rows = x->shape[0], .num_cols = x->shape[1],
-                                .block_rows = quant_or_all(p->num_per_tokens, 1), .block_cols = 1,
-                                .round = p->round_sf, .is_transposed = true, .sf = &c->tensors[SF],
+    quant_cast(&(quant_blocks){ .c = c,
+                                .value = cast_value,
+                                .num_rows = x->shape[0],
+                                .num_cols = x->shape[1],
+                                .block_rows = quant_or_all(p->num_per_tokens, 1),
+                                .block_cols = 1,
+                                .round = p->round_sf,
+                                .is_transposed = true,
+                                .sf = &c->tensors[SF],
                                 .out = &c->tensors[OUT] });
 }
 

@@ -5,8 +5,8 @@ static tgl_status setup(case_problem *c) { return cast_setup(c, true, false); }
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_quant_per_token_cast(a->arg[X], a->arg[X_SF], a->arg[OUT], a->arg[SF],
-                                    quant_params_in(a->problem), a->stream);
+    return tgl_quant_per_token_cast(a->arg[X], a->arg[X_SF], a->arg[OUT], a->arg[SF], quant_params_in(a->problem),
+                                    a->stream);
 }
 
 // clang-format off: lines of cases

@@ -22,7 +22,7 @@ static int64_t common_divisor(int64_t a, int64_t b) { return b ? common_divisor(
 static int64_t slot_of_pick(const case_problem *c, int64_t pick)
 {
     const int64_t slots = c->tensors[SLOTS].shape[0] * c->tensors[SLOTS].shape[1];
-    int64_t step = slots * 5 / 8 + 1;           /* coprime with slots: every slot once */
+    int64_t step = slots * 5 / 8 + 1; /* coprime with slots: every slot once */
     while (common_divisor(step, slots) != 1) step++;
     return pick * step % slots;
 }
@@ -48,20 +48,21 @@ static void fill_slots(const case_problem *c, case_tensor *t, uint64_t seed)
 }
 
 /* Everything of one element. */
-typedef struct { near out, gate_grad, up_grad; double term; } element;
+typedef struct {
+    near out, gate_grad, up_grad;
+    double term;
+} element;
 static element element_at(const case_problem *c, int64_t row, int64_t col)
 {
     const case_tensor *x = &c->tensors[X], *x_sf = &c->tensors[X_SF];
     const tgl_quant_params *p = quant_params_in(c);
     const clamping k = clamping_of(p);
     const int64_t num_cols = x->shape[1] / 2, width = quant_or_all(p->num_per_channels, num_cols);
-    const int64_t blocks = quant_ceil_div(num_cols, width),
-                  slot = ((const int32_t *)c->tensors[POS].data)[row];
-    const float given_a = quant_decode(TGL_QUANT_E4M3, quant_code_at(x, TGL_QUANT_E4M3, row, col)) *
-                          quant_sf_at(x_sf, row, col / width);
-    const float given_b =
-        quant_decode(TGL_QUANT_E4M3, quant_code_at(x, TGL_QUANT_E4M3, row, num_cols + col)) *
-        quant_sf_at(x_sf, row, blocks + col / width);
+    const int64_t blocks = quant_ceil_div(num_cols, width), slot = ((const int32_t *)c->tensors[POS].data)[row];
+    const float given_a =
+        quant_decode(TGL_QUANT_E4M3, quant_code_at(x, TGL_QUANT_E4M3, row, col)) * quant_sf_at(x_sf, row, col / width);
+    const float given_b = quant_decode(TGL_QUANT_E4M3, quant_code_at(x, TGL_QUANT_E4M3, row, num_cols + col)) *
+                          quant_sf_at(x_sf, row, blocks + col / width);
     const float a = gate(k, given_a), b = up(k, given_b), g = quant_float_at(&c->tensors[GRAD], row, col);
     const bool has_weight = slot >= 0 && slot < c->tensors[WEIGHT].shape[0] * c->tensors[WEIGHT].shape[1];
     const float w = has_weight ? ((const float *)c->tensors[WEIGHT].data)[slot] : 0;
@@ -70,9 +71,8 @@ static element element_at(const case_problem *c, int64_t row, int64_t col)
     const near ws = times(exactly(g * w), s);
     const near rest = rounded(1 - s.value, s.bound);
     near slope = rounded(a * rest.value + 1, fabsf(a) * rest.bound);
-    if (slope.bound >= fabs(slope.value)) slope.bound = INFINITY;       /* its sign is not decided */
-    element e = { times(act, exactly(w)), times(times(ws, exactly(b)), slope), times(ws, exactly(a)),
-                           g * act.value };
+    if (slope.bound >= fabs(slope.value)) slope.bound = INFINITY; /* its sign is not decided */
+    element e = { times(act, exactly(w)), times(times(ws, exactly(b)), slope), times(ws, exactly(a)), g * act.value };
     if (a != given_a) e.gate_grad = exactly(0);
     if (b != given_b) e.up_grad = exactly(0);
     return e;
@@ -80,8 +80,7 @@ static element element_at(const case_problem *c, int64_t row, int64_t col)
 
 /* Casts one block of a half of a row, or only tries it. Returns a column that the bounds do not decide, or
  * -1. */
-static int64_t cast_block(const case_problem *c, const element *e, int64_t row, int64_t k,
-                              bool is_up, bool is_trial)
+static int64_t cast_block(const case_problem *c, const element *e, int64_t row, int64_t k, bool is_up, bool is_trial)
 {
     const tgl_quant_params *p = quant_params_in(c);
     const int64_t num_cols = c->tensors[X].shape[1] / 2;
@@ -101,8 +100,7 @@ static int64_t cast_block(const case_problem *c, const element *e, int64_t row, 
         if (fabs(grad.value) > amax.value) largest = j;
         amax = larger(amax, grad);
     }
-    const bool is_decided =
-        scale_of(amax, 448, 1e-4f, p->round_sf, &scale) && is_within(scale.sf, BACKWARD_BOUND);
+    const bool is_decided = scale_of(amax, 448, 1e-4f, p->round_sf, &scale) && is_within(scale.sf, BACKWARD_BOUND);
     if (!is_decided && is_trial) return largest;
     for (int64_t j = begin; j < end; j++) {
         const near grad = is_up ? e[j].up_grad : e[j].gate_grad;
@@ -154,9 +152,8 @@ static void decide_rows(void *context, int64_t begin, int64_t end)
 /* The last input: draws x again, too. */
 static void fill_grad(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    case_fill_bits(c, t, seed);         /* gaps */
-    case_parallel(t->shape[0], 512 * t->shape[1], decide_rows,
-                  &(drawing){ c, t, seed, case_is(c, "values", "mixed") });
+    case_fill_bits(c, t, seed); /* gaps */
+    case_parallel(t->shape[0], 512 * t->shape[1], decide_rows, &(drawing){ c, t, seed, case_is(c, "values", "mixed") });
 }
 
 /* Codes have a deviation of 16, so that of values is 0.5 to 1; mixed ones are up to 8 times as large. */
@@ -167,14 +164,14 @@ static void fill_sf(const case_problem *c, case_tensor *t, uint64_t seed)
         const uint64_t r = case_random(seed, i);
         const int exponent = -5 + (int)((r >> 40) % range);
         if (t->dtype == TGL_F32) ((float *)t->storage)[i] = (float)ldexp(1 + swiglu_unit(r), exponent);
-        else for (int b = 0; b < 4; b++) t->storage[4 * i + b] = (char)(122 + (r >> 8 * b) % (range + 1));
+        else
+            for (int b = 0; b < 4; b++) t->storage[4 * i + b] = (char)(122 + (r >> 8 * b) % (range + 1));
     }
 }
 
 static tgl_status setup(case_problem *c)
 {
-    const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols"),
-                  topk = case_int(c, "num_topk");
+    const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols"), topk = case_int(c, "num_topk");
     const int64_t tokens = case_int(c, "num_tokens"), picks = case_int(c, "num_picks");
     tgl_quant_params *p = quant_params_of(c);
     case_tensor *sf;
@@ -183,13 +180,10 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(swiglu_check_values(c));
     TGL_TRY(swiglu_read_number(c, "clamp", &p->has_swiglu_clamp_value, &p->swiglu_clamp_value));
     if (picks > rows || picks > tokens * topk)
-        return tgl_fail(TGL_ERR_ARGUMENT,
-                        "num_picks: is %lld, want at most num_rows and num_tokens * num_topk",
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_picks: is %lld, want at most num_rows and num_tokens * num_topk",
                         (long long)picks);
-    case_add(c, POS, "pos_to_token_topk", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill =
-        fill_pos;
-    case_add(c, SLOTS, "token_topk_to_pos", CASE_IN, TGL_I32, 2, (int64_t[]){ tokens, topk })->fill =
-        fill_slots;
+    case_add(c, POS, "pos_to_token_topk", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_pos;
+    case_add(c, SLOTS, "token_topk_to_pos", CASE_IN, TGL_I32, 2, (int64_t[]){ tokens, topk })->fill = fill_slots;
     case_tensor *weight = case_add(c, WEIGHT, "weight", CASE_IN, TGL_F32, 2, (int64_t[]){ tokens, topk });
     weight->fill = case_fill_uniform, weight->high = 1;
     case_tensor *x = case_add(c, X, "x", CASE_IN, TGL_E4M3, 2, (int64_t[]){ rows, 2 * cols });
@@ -202,12 +196,10 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(quant_add_sf(c, X_SF, "x_sf", CASE_IN, case_text(c, "x_sf"), rows, blocks, &sf));
     sf->fill = fill_sf;
     case_add(c, OUT, "out", CASE_OUT, TGL_BF16, 2, (int64_t[]){ rows, cols })->offset = out_offset;
-    case_add(c, FP8, "x_grad_fp8", CASE_OUT, TGL_E4M3, 2, (int64_t[]){ rows, 2 * cols })->offset =
-        out_offset;
+    case_add(c, FP8, "x_grad_fp8", CASE_OUT, TGL_E4M3, 2, (int64_t[]){ rows, 2 * cols })->offset = out_offset;
     TGL_TRY(quant_add_sf(c, SF, "x_grad_sf", CASE_OUT, case_text(c, "sf"), rows, blocks, &sf));
     if (!p->round_sf) sf->compare = (case_compare){ .mode = CASE_CLOSE, .rtol = BACKWARD_BOUND };
-    case_add(c, X_GRAD, "x_grad", CASE_OUT, TGL_BF16, 2, (int64_t[]){ rows, 2 * cols })->offset =
-        out_offset;
+    case_add(c, X_GRAD, "x_grad", CASE_OUT, TGL_BF16, 2, (int64_t[]){ rows, 2 * cols })->offset = out_offset;
     case_add(c, WEIGHT_GRAD, "weight_grad", CASE_OUT, TGL_F32, 2, (int64_t[]){ tokens, topk })->compare =
         (case_compare){ .mode = CASE_CLOSE, .atol = 1e-4, .rtol = 1e-4 };
     return TGL_OK;
@@ -215,10 +207,10 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_quant_swiglu_backward_and_per_token_cast(
-        a->arg[X], a->arg[X_SF], a->arg[GRAD], a->arg[WEIGHT], a->arg[POS], a->arg[SLOTS],
-        a->arg[OUT], a->arg[FP8], a->arg[SF], a->arg[X_GRAD], a->arg[WEIGHT_GRAD],
-        quant_params_in(a->problem), a->stream);
+    return tgl_quant_swiglu_backward_and_per_token_cast(a->arg[X], a->arg[X_SF], a->arg[GRAD], a->arg[WEIGHT],
+                                                        a->arg[POS], a->arg[SLOTS], a->arg[OUT], a->arg[FP8],
+                                                        a->arg[SF], a->arg[X_GRAD], a->arg[WEIGHT_GRAD],
+                                                        quant_params_in(a->problem), a->stream);
 }
 
 static void oracle_rows(void *context, int64_t begin, int64_t end)

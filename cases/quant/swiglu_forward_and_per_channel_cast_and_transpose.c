@@ -27,9 +27,8 @@ static void decide_rows(void *context, int64_t begin, int64_t end)
 
 static void fill_x(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    case_fill_bits(c, t, seed);         /* gaps */
-    case_parallel(t->shape[0], 128 * t->shape[1], decide_rows,
-                  &(drawing){ c, t, seed, case_is(c, "values", "mixed") });
+    case_fill_bits(c, t, seed); /* gaps */
+    case_parallel(t->shape[0], 128 * t->shape[1], decide_rows, &(drawing){ c, t, seed, case_is(c, "values", "mixed") });
 }
 
 static tgl_status setup(case_problem *c)
@@ -49,14 +48,14 @@ static tgl_status setup(case_problem *c)
     case_tensor *out = case_add(c, OUT, "out", CASE_OUT, TGL_E4M3, 2,
                                 p->without_transpose ? (int64_t[]){ rows, cols } : (int64_t[]){ cols, rows });
     out->offset = case_int(c, "out_offset");
-    return quant_add_sf(c, SF, "out_sf", CASE_OUT, "row",
-                        quant_ceil_div(rows, quant_or_all(p->num_per_tokens, 1)), cols, &sf);
+    return quant_add_sf(c, SF, "out_sf", CASE_OUT, "row", quant_ceil_div(rows, quant_or_all(p->num_per_tokens, 1)),
+                        cols, &sf);
 }
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
-        a->arg[X], a->arg[OUT], a->arg[SF], quant_params_in(a->problem), a->stream);
+    return tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(a->arg[X], a->arg[OUT], a->arg[SF],
+                                                                       quant_params_in(a->problem), a->stream);
 }
 
 static float bf16_activation(const case_problem *c, int64_t row, int64_t col)
@@ -70,11 +69,16 @@ static void oracle(case_problem *c)
 {
     const tgl_quant_params *p = quant_params_in(c);
     const case_tensor *x = &c->tensors[X];
-    quant_cast(&(quant_blocks){ .c = c, .value = bf16_activation, .num_rows = x->shape[0],
+    quant_cast(&(quant_blocks){ .c = c,
+                                .value = bf16_activation,
+                                .num_rows = x->shape[0],
                                 .num_cols = x->shape[1] / 2,
-                                .block_rows = quant_or_all(p->num_per_tokens, 1), .block_cols = 1,
-                                .round = p->round_sf, .is_transposed = !p->without_transpose,
-                                .sf = &c->tensors[SF], .out = &c->tensors[OUT] });
+                                .block_rows = quant_or_all(p->num_per_tokens, 1),
+                                .block_cols = 1,
+                                .round = p->round_sf,
+                                .is_transposed = !p->without_transpose,
+                                .sf = &c->tensors[SF],
+                                .out = &c->tensors[OUT] });
 }
 
 // clang-format off: lines of cases

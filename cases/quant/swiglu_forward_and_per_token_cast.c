@@ -73,9 +73,8 @@ static void decide_rows(void *context, int64_t begin, int64_t end)
 
 static void fill_x(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    case_fill_bits(c, t, seed);         /* gaps */
-    case_parallel(t->shape[0], 128 * t->shape[1], decide_rows,
-                  &(drawing){ c, t, seed, case_is(c, "values", "mixed") });
+    case_fill_bits(c, t, seed); /* gaps */
+    case_parallel(t->shape[0], 128 * t->shape[1], decide_rows, &(drawing){ c, t, seed, case_is(c, "values", "mixed") });
 }
 
 /* Slots of weights; one in eight is out of range, and one in five far out. */
@@ -92,9 +91,8 @@ static void fill_expert(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const int64_t skip = strtoll(case_text(c, "skip"), NULL, 10);
     for (int64_t i = 0; i < t->shape[0]; i++)
-        ((int32_t *)t->data)[i] =
-            i % skip == skip - 1 ? (i % 3 == 2 ? INT32_MIN : -1 - (int32_t)(i % 3))
-                                 : (int32_t)(case_random(seed, i) & (i % 4 ? 7 : INT32_MAX));
+        ((int32_t *)t->data)[i] = i % skip == skip - 1 ? (i % 3 == 2 ? INT32_MIN : -1 - (int32_t)(i % 3))
+                                                       : (int32_t)(case_random(seed, i) & (i % 4 ? 7 : INT32_MAX));
 }
 
 static void fill_count(const case_problem *c, case_tensor *t, uint64_t seed)
@@ -104,8 +102,7 @@ static void fill_count(const case_problem *c, case_tensor *t, uint64_t seed)
 
 static tgl_status setup(case_problem *c)
 {
-    const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols"),
-                  topk = case_int(c, "weights");
+    const int64_t rows = case_int(c, "num_rows"), cols = case_int(c, "num_cols"), topk = case_int(c, "weights");
     const int64_t skip = case_int(c, "skip");
     tgl_quant_params *p = quant_params_of(c);
     case_tensor *sf;
@@ -117,11 +114,10 @@ static tgl_status setup(case_problem *c)
     TGL_TRY(swiglu_read_number(c, "sf_min", &p->has_sf_clamp_min, &p->sf_clamp_min));
     if (topk) {
         case_add(c, POS, "pos_to_token_topk", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_pos;
-        case_add(c, WEIGHTS, "topk_weights", CASE_IN, TGL_F32, 2, (int64_t[]){ rows / topk + 1, topk })
-            ->fill = case_fill_normal;
+        case_add(c, WEIGHTS, "topk_weights", CASE_IN, TGL_F32, 2, (int64_t[]){ rows / topk + 1, topk })->fill =
+            case_fill_normal;
     }
-    if (skip)
-        case_add(c, EXPERT, "pos_to_expert", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_expert;
+    if (skip) case_add(c, EXPERT, "pos_to_expert", CASE_IN, TGL_I32, 1, (int64_t[]){ rows })->fill = fill_expert;
     if (case_int(c, "count"))
         case_add(c, COUNT, "clamped_count", CASE_INOUT, TGL_I64, 1, (int64_t[]){ 3 })->fill = fill_count;
     case_tensor *x = case_add(c, X, "x", CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ rows, 2 * cols });
@@ -141,8 +137,8 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a)
 {
-    return tgl_quant_swiglu_forward_and_per_token_cast(a->arg[X], a->arg[POS], a->arg[WEIGHTS],
-                                                       a->arg[EXPERT], a->arg[COUNT], a->arg[OUT], a->arg[SF],
+    return tgl_quant_swiglu_forward_and_per_token_cast(a->arg[X], a->arg[POS], a->arg[WEIGHTS], a->arg[EXPERT],
+                                                       a->arg[COUNT], a->arg[OUT], a->arg[SF],
                                                        quant_params_in(a->problem), a->stream);
 }
 
@@ -157,8 +153,7 @@ static void oracle_rows(void *context, int64_t begin, int64_t end)
         for (int64_t j = 0; j < num_cols; j++) v[j] = weighted(c, i, j, num_cols);
         for (int64_t k = 0; k < swiglu_num_blocks(c, num_cols); k++) {
             /* codes past the last factor of a word become 0 */
-            if (sf->dtype == TGL_I32 && k % 4 == 0)
-                *(int32_t *)case_element(sf, (int64_t[]){ i, k / 4 }) = 0;
+            if (sf->dtype == TGL_I32 && k % 4 == 0) *(int32_t *)case_element(sf, (int64_t[]){ i, k / 4 }) = 0;
             cast_block(c, v, i, k, false);
         }
     }
@@ -185,8 +180,8 @@ static int64_t bytes(const case_problem *c)
 {
     const int64_t skip = strtoll(case_text(c, "skip"), NULL, 10), rows = c->tensors[X].shape[0];
     const int64_t skipped = skip ? rows / skip : 0;
-    const int64_t of_rows = case_tensor_bytes(&c->tensors[X]) + case_tensor_bytes(&c->tensors[OUT]) +
-                            case_tensor_bytes(&c->tensors[SF]);
+    const int64_t of_rows =
+        case_tensor_bytes(&c->tensors[X]) + case_tensor_bytes(&c->tensors[OUT]) + case_tensor_bytes(&c->tensors[SF]);
     return case_all_bytes(c) - (rows ? of_rows / rows * skipped : 0);
 }
 

@@ -35,10 +35,7 @@ static void oracle_bytes(void *context, int64_t begin, int64_t end)
         }
 }
 
-static void oracle(case_problem *c)
-{
-    case_parallel(c->tensors[X].slots, 64, oracle_bytes, c);
-}
+static void oracle(case_problem *c) { case_parallel(c->tensors[X].slots, 64, oracle_bytes, c); }
 
 // clang-format off: lines of cases
 const case_op unpack_from_e2m1fn_x2_cases = {

@@ -11,10 +11,7 @@ static tgl_status setup(case_problem *c)
     return transpose_lay_out(case_text(c, "layout"), b, m, n, x->strides);
 }
 
-static tgl_status run(const case_arguments *a)
-{
-    return tgl_batched_transpose(a->arg[X], a->arg[OUT], a->stream);
-}
+static tgl_status run(const case_arguments *a) { return tgl_batched_transpose(a->arg[X], a->arg[OUT], a->stream); }
 
 // clang-format off: lines of cases
 const case_op batched_transpose_cases = {

@@ -12,7 +12,7 @@ static tgl_status setup(case_problem *c)
     case_tensor *x = case_add(c, X, "x", CASE_IN, dtype, 2, (int64_t[]){ m, n });
     x->offset = case_int(c, "offset");
     case_add(c, OUT, "out", CASE_OUT, dtype, 2, (int64_t[]){ n, m })->offset = case_int(c, "out_offset");
-    int64_t strides[3];         /* of a batch of one */
+    int64_t strides[3]; /* of a batch of one */
     TGL_TRY(transpose_lay_out(case_text(c, "layout"), 1, m, n, strides));
     memcpy(x->strides, strides + 1, 2 * sizeof *strides);
     return TGL_OK;

@@ -32,7 +32,8 @@ static tgl_shape shape(void *problem, const tgl_target *target)
 {
     const scale_args *a = problem;
     return (tgl_shape){ { tgl_ceil_div(a->num_cols, SCALE_THREADS), tgl_strided_grid(a->num_rows, 65535) },
-                        .block = SCALE_THREADS, TGL_ARGS(*a) };
+                        .block = SCALE_THREADS,
+                        TGL_ARGS(*a) };
 }
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
 
@@ -40,7 +41,7 @@ tgl_status tgl_scale(const DLTensor *x, float c, DLTensor *out, tgl_stream strea
 {
     const DLTensor *tensors[] = { x, out };
     TGL_TRY(tgl_take(&tgl_scale_signature, tensors, NULL, NULL));
-    scale_args a = { tgl_data(x), tgl_data(out), x->shape[0], x->shape[1], tgl_stride(x, 0), tgl_stride(out, 0), c,
-                     tgl_dtype_bits(x->dtype) / 8 };
+    scale_args a = { tgl_data(x),      tgl_data(out),      x->shape[0], x->shape[1],
+                     tgl_stride(x, 0), tgl_stride(out, 0), c,           tgl_dtype_bits(x->dtype) / 8 };
     return tgl_run(&tgl_scale_signature, &OP, tensors, &a, stream);
 }

@@ -7,9 +7,9 @@
 typedef struct {
     const void *x;
     void *out;
-    int64_t num_rows, num_cols, x_stride, out_stride;   /* in elements */
+    int64_t num_rows, num_cols, x_stride, out_stride; /* in elements */
     float c;
-    int element_bytes;                                  /* 1: e4m3, 2: bf16, 4: f32 */
+    int element_bytes; /* 1: e4m3, 2: bf16, 4: f32 */
 } scale_args;
 
 TGL_INLINE void scale_element(const scale_args *a, int64_t row, int64_t col, int element_bytes)

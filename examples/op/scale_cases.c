@@ -10,7 +10,7 @@ static tgl_status setup(case_problem *p)
     return TGL_OK;
 }
 static tgl_status run(const case_arguments *a) { return tgl_scale(a->arg[0], 0.3f, a->arg[1], a->stream); }
-static void oracle(case_problem *p)             /* a product of floats is exact in double */
+static void oracle(case_problem *p) /* a product of floats is exact in double */
 {
     const case_tensor *x = &p->tensors[0], *out = &p->tensors[1];
     for (int64_t i = 0; i < x->shape[0]; i++)
@@ -19,7 +19,7 @@ static void oracle(case_problem *p)             /* a product of floats is exact 
             unsigned char *to = case_element(out, (int64_t[]){ i, j });
             case_encode(x->dtype, (double)(float)product, to);
             if (product == product) continue;
-            memset(to, 0xff, (size_t)out->element_bytes);       /* the NaN: all bits but the sign */
+            memset(to, 0xff, (size_t)out->element_bytes); /* the NaN: all bits but the sign */
             to[out->element_bytes - 1] = 0x7f;
         }
 }

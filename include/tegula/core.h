@@ -116,8 +116,8 @@ TGL_API uint64_t tgl_compile_count(void);
  * ("transpose/transpose"), its macros ("ELEMENT_BYTES=2"), the architecture and the milliseconds it took.
  * NULL removes it; calls already running on other threads finish. The callback must not call Tegula. Since
  * 0.1. */
-typedef void (*tgl_compile_callback)(void *context, const char *kernel, const char *macros,
-                                     const char *architecture, double milliseconds);
+typedef void (*tgl_compile_callback)(void *context, const char *kernel, const char *macros, const char *architecture,
+                                     double milliseconds);
 TGL_API tgl_status tgl_set_compile_callback(tgl_compile_callback callback, void *context);
 
 /* ---- workspaces ----

@@ -43,7 +43,7 @@ typedef struct {
 } DLDataType;
 
 typedef struct {
-    void *data;           /* may be NULL when the tensor is empty */
+    void *data; /* may be NULL when the tensor is empty */
     DLDevice device;
     int32_t ndim;
     DLDataType dtype;

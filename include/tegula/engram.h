@@ -42,8 +42,8 @@ typedef struct tgl_engram_batch {
     const DLTensor *start_pos;  /* i32 or i64 [num_requests], packed: tokens of each request before its chunk */
     const DLTensor *slots;      /* i32 or i64 [num_requests], packed: the rows of a ring; NULL: row b */
     bool has_null_slot;
-    int64_t null_slot;          /* used if has_null_slot: stands for no row, as negative slots do */
-    uint64_t reserved[8];       /* zero */
+    int64_t null_slot;    /* used if has_null_slot: stands for no row, as negative slots do */
+    uint64_t reserved[8]; /* zero */
 } tgl_engram_batch;
 
 /* How ids become rows. */
@@ -54,11 +54,11 @@ typedef struct tgl_engram_ngram {
     const DLTensor *offsets;     /* i32 or i64 [num_layers, (max_ngram - 1) * num_heads], packed */
     int64_t pad_id;              /* is not mapped */
     bool has_stop_id;
-    int64_t stop_id;             /* used if has_stop_id; compared before the map */
+    int64_t stop_id; /* used if has_stop_id; compared before the map */
     bool history_newest_first;
-    bool hash_masked;            /* dead tokens have the rows of a window of pad_id, not -1 */
-    bool keep_ring;              /* the ring is only read */
-    uint64_t reserved[8];        /* zero */
+    bool hash_masked;     /* dead tokens have the rows of a window of pad_id, not -1 */
+    bool keep_ring;       /* the ring is only read */
+    uint64_t reserved[8]; /* zero */
 } tgl_engram_ngram;
 
 /* tgl_engram_rows() - from raw token ids to table rows, for all layers, in one launch
@@ -84,9 +84,9 @@ typedef struct tgl_engram_ngram {
  * be rejected, ring_size must be at least max_ngram - 1 + Q; it is never below max_ngram - 1. A slot that is
  * negative, null_slot or past the last is neither read nor written. The slots of a call must be distinct.
  * 1 <= max_ngram <= 4096; fewer than 2^23 vocab_sizes in all. Exact. Since 0.1. */
-TGL_API tgl_status tgl_engram_rows(const DLTensor *input_ids, const DLTensor *image_token_mask,
-                                   const DLTensor *history, DLTensor *ring, DLTensor *rows,
-                                   const tgl_engram_batch *batch, const tgl_engram_ngram *ngram, tgl_stream stream);
+TGL_API tgl_status tgl_engram_rows(const DLTensor *input_ids, const DLTensor *image_token_mask, const DLTensor *history,
+                                   DLTensor *ring, DLTensor *rows, const tgl_engram_batch *batch,
+                                   const tgl_engram_ngram *ngram, tgl_stream stream);
 
 /* tgl_engram_hash() - table rows of windows of token ids, for all layers
  *   ngram_token_ids   in   i32 or i64   [num_tokens, max_ngram]                  rows may be strided; [t][0] is the
@@ -107,11 +107,11 @@ TGL_API tgl_status tgl_engram_hash(const DLTensor *ngram_token_ids, const DLTens
 /* ---- rows ---- */
 
 typedef struct tgl_engram_lookup_params {
-    int64_t row_begin;      /* the number of the table's first row; >= 0 */
-    int64_t num_rows;       /* lookup_bwd without grad_table: rows owned; 0: all */
-    int64_t num_sms;        /* at most as many blocks, an SM each; 0: tgl_get_num_sms() */
-    bool constant_table;    /* nothing before this call on the stream writes the table */
-    uint64_t reserved[8];   /* zero */
+    int64_t row_begin;    /* the number of the table's first row; >= 0 */
+    int64_t num_rows;     /* lookup_bwd without grad_table: rows owned; 0: all */
+    int64_t num_sms;      /* at most as many blocks, an SM each; 0: tgl_get_num_sms() */
+    bool constant_table;  /* nothing before this call on the stream writes the table */
+    uint64_t reserved[8]; /* zero */
 } tgl_engram_lookup_params;
 
 /* tgl_engram_lookup() - rows of a table by index
@@ -174,17 +174,17 @@ TGL_API tgl_status tgl_engram_fused_weight(const DLTensor *weight_hidden, const 
 
 /* What the gate makes of a score of 0, which a row of zeros has. */
 typedef enum tgl_engram_sign {
-    TGL_ENGRAM_SIGN_ZERO = 0,   /* the sign of 0 is 0: gate 0.5 */
-    TGL_ENGRAM_SIGN_BIT = 1     /* its sign bit: sigmoid(+-sqrt(clamp_value)) */
+    TGL_ENGRAM_SIGN_ZERO = 0, /* the sign of 0 is 0: gate 0.5 */
+    TGL_ENGRAM_SIGN_BIT = 1   /* its sign bit: sigmoid(+-sqrt(clamp_value)) */
 } tgl_engram_sign;
 
 typedef struct tgl_engram_gate_params {
-    float eps, clamp_value;     /* >= 0; 0 means 0 */
-    bool no_residual;           /* gate * v alone, without hidden_states */
-    bool zero_centered;         /* both weights are stored minus 1 */
-    bool constant_weights;      /* nothing before this call on the stream writes the weights */
-    tgl_engram_sign sign;       /* of the forward */
-    uint64_t reserved[8];       /* zero */
+    float eps, clamp_value; /* >= 0; 0 means 0 */
+    bool no_residual;       /* gate * v alone, without hidden_states */
+    bool zero_centered;     /* both weights are stored minus 1 */
+    bool constant_weights;  /* nothing before this call on the stream writes the weights */
+    tgl_engram_sign sign;   /* of the forward */
+    uint64_t reserved[8];   /* zero */
 } tgl_engram_gate_params;
 
 /* tgl_engram_gate_fwd() - per token and stream, how much of the value is let in, and the result
@@ -258,15 +258,15 @@ TGL_API tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, cons
 /* ---- short convolution ---- */
 
 typedef struct tgl_engram_short_conv_params {
-    int64_t dilation;           /* tokens from tap to tap; 0: 3 */
+    int64_t dilation; /* tokens from tap to tap; 0: 3 */
     bool has_eps;
-    float eps;                  /* used if has_eps, otherwise 1e-5 */
-    bool no_activation;         /* without SiLU */
-    bool add_input;             /* x is added to the result */
-    bool zero_centered;         /* norm_weight is stored minus 1 */
-    bool round_each;            /* round to bf16 after the convolution, SiLU and each sum, as eager PyTorch does */
-    bool keep_ring;             /* the ring is only read */
-    uint64_t reserved[8];       /* zero */
+    float eps;            /* used if has_eps, otherwise 1e-5 */
+    bool no_activation;   /* without SiLU */
+    bool add_input;       /* x is added to the result */
+    bool zero_centered;   /* norm_weight is stored minus 1 */
+    bool round_each;      /* round to bf16 after the convolution, SiLU and each sum, as eager PyTorch does */
+    bool keep_ring;       /* the ring is only read */
+    uint64_t reserved[8]; /* zero */
 } tgl_engram_short_conv_params;
 
 /* tgl_engram_short_conv_fwd() - RMSNorm of every stream, a causal depthwise convolution over tokens, SiLU
@@ -330,18 +330,18 @@ TGL_API int64_t tgl_engram_short_conv_num_partials(int64_t num_streams);
 
 /* What tgl_engram_gate_conv_fwd() takes of the gate and of the short convolution. */
 typedef struct tgl_engram_gate_conv_params {
-    float eps, clamp_value;     /* of the gate, >= 0; 0 means 0 */
-    bool no_residual;           /* hidden_states is not added */
-    bool zero_centered;         /* the gate's weights are stored minus 1 */
+    float eps, clamp_value; /* of the gate, >= 0; 0 means 0 */
+    bool no_residual;       /* hidden_states is not added */
+    bool zero_centered;     /* the gate's weights are stored minus 1 */
     tgl_engram_sign sign;
-    int64_t dilation;           /* tokens from tap to tap; 0: 3 */
+    int64_t dilation; /* tokens from tap to tap; 0: 3 */
     bool has_norm_eps;
-    float norm_eps;             /* used if has_norm_eps, otherwise 1e-5 */
-    bool no_activation;         /* without SiLU */
-    bool norm_zero_centered;    /* norm_weight is stored minus 1 */
-    bool round_each;            /* round to bf16 after the convolution, SiLU and each sum */
-    bool keep_ring;             /* the ring is only read */
-    uint64_t reserved[8];       /* zero */
+    float norm_eps;          /* used if has_norm_eps, otherwise 1e-5 */
+    bool no_activation;      /* without SiLU */
+    bool norm_zero_centered; /* norm_weight is stored minus 1 */
+    bool round_each;         /* round to bf16 after the convolution, SiLU and each sum */
+    bool keep_ring;          /* the ring is only read */
+    uint64_t reserved[8];    /* zero */
 } tgl_engram_gate_conv_params;
 
 /* tgl_engram_gate_conv_fwd() - gate and short convolution in one pass: all of an Engram layer behind its projections
@@ -375,8 +375,8 @@ TGL_API tgl_status tgl_engram_gate_conv_fwd(const DLTensor *hidden_states, const
  * fma(grad, c2, c1 * m') if nesterov, otherwise m', both from m' before that rounding. Every NaN is 0x7FFFFFFF (bf16:
  * 0x7FFF).
  * Exact: CPU and CUDA agree bit for bit. Since 0.1. */
-TGL_API tgl_status tgl_engram_sinkhorn_momentum_update(const DLTensor *grad, DLTensor *momentum_buffer,
-                                                       DLTensor *out, double beta1, bool nesterov, tgl_stream stream);
+TGL_API tgl_status tgl_engram_sinkhorn_momentum_update(const DLTensor *grad, DLTensor *momentum_buffer, DLTensor *out,
+                                                       double beta1, bool nesterov, tgl_stream stream);
 
 /* One step of Sinkhorn's normalisation by rows and columns, in three functions. All work on the scaled matrix
  * x[i][j] = (row_scale[i] * matrix[i][j]) * col_scale[j], rounded to f32 after each product, and on the norms of its

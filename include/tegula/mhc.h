@@ -13,18 +13,18 @@ extern "C" {
 /* What the ops of this header share; each says which fields it reads, others are ignored. { 0 } is DeepSeek-V4's
  * setting. */
 typedef struct tgl_mhc_params {
-    bool has_rms_eps, has_pre_eps, has_sinkhorn_eps, has_norm_eps, has_post_mult;   /* which of these five are given */
-    float rms_eps;              /* of the projection's RMSNorm; otherwise 1e-6 */
-    float pre_eps;              /* added to the pre gate; otherwise 1e-6 */
-    float sinkhorn_eps;         /* otherwise 1e-6 */
-    float norm_eps;             /* of the RMSNorm of a sublayer's input; otherwise 1e-6 */
-    float post_mult;            /* multiplies the post gate; otherwise 2 */
-    float post_eps;             /* added to the post gate */
-    float norm_scale;           /* multiplies the gain of the input's RMSNorm; 0: 1 */
-    int64_t sinkhorn_repeat;    /* steps over columns; 0: 20 */
-    bool norm;                  /* pre_fwd: the input is RMS-normalised */
-    bool accumulate;            /* norm_fn_bwd: grad_residual is added to */
-    uint64_t reserved[8];       /* zero */
+    bool has_rms_eps, has_pre_eps, has_sinkhorn_eps, has_norm_eps, has_post_mult; /* which of these five are given */
+    float rms_eps;           /* of the projection's RMSNorm; otherwise 1e-6 */
+    float pre_eps;           /* added to the pre gate; otherwise 1e-6 */
+    float sinkhorn_eps;      /* otherwise 1e-6 */
+    float norm_eps;          /* of the RMSNorm of a sublayer's input; otherwise 1e-6 */
+    float post_mult;         /* multiplies the post gate; otherwise 2 */
+    float post_eps;          /* added to the post gate */
+    float norm_scale;        /* multiplies the gain of the input's RMSNorm; 0: 1 */
+    int64_t sinkhorn_repeat; /* steps over columns; 0: 20 */
+    bool norm;               /* pre_fwd: the input is RMS-normalised */
+    bool accumulate;         /* norm_fn_bwd: grad_residual is added to */
+    uint64_t reserved[8];    /* zero */
 } tgl_mhc_params;
 
 /* ---- streams ---- Rows of bf16 tensors are packed, any distance apart; streams of an input may share their

@@ -45,8 +45,7 @@ typedef struct tgl_moe_mask_indices_by_tp_params {
     uint64_t reserved[8]; /* zero */
 } tgl_moe_mask_indices_by_tp_params;
 TGL_API tgl_status tgl_moe_mask_indices_by_tp(const DLTensor *indices, DLTensor *out,
-                                              const tgl_moe_mask_indices_by_tp_params *params,
-                                              tgl_stream stream);
+                                              const tgl_moe_mask_indices_by_tp_params *params, tgl_stream stream);
 
 /* tgl_moe_normalize_weight() - every row divided by its sum
  *   topk_weights        in   f32   [num_tokens, num_topk]   rows may be strided
@@ -62,8 +61,7 @@ TGL_API tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTens
  *   group_indices  inout  i64 or i32   [num_tokens, num_topk]   rows may be strided, but not overlap
  * Negative values are not changed. Values should be below num_groups; larger ones are compared like any
  * other. Only changed elements are written. Exact. Since 0.1. */
-TGL_API tgl_status tgl_moe_inplace_unique_group_indices(DLTensor *group_indices, int64_t num_groups,
-                                                        tgl_stream stream);
+TGL_API tgl_status tgl_moe_inplace_unique_group_indices(DLTensor *group_indices, int64_t num_groups, tgl_stream stream);
 
 /* ---- gates: from logits to experts and weights ---- */
 
@@ -78,19 +76,19 @@ typedef enum tgl_moe_scoring {
 /* Parameters of the gates. */
 typedef struct tgl_moe_gate_params {
     tgl_moe_scoring scoring;
-    int64_t num_groups;          /* experts are chosen from the best num_topk_groups of num_groups groups; */
-    int64_t num_topk_groups;     /* equal, or both 0: from all experts. 0 for hash_gate */
-    int64_t num_shared_experts;  /* slots appended to each token: experts num_experts, num_experts + 1, ... */
+    int64_t num_groups;         /* experts are chosen from the best num_topk_groups of num_groups groups; */
+    int64_t num_topk_groups;    /* equal, or both 0: from all experts. 0 for hash_gate */
+    int64_t num_shared_experts; /* slots appended to each token: experts num_experts, num_experts + 1, ... */
     bool has_routed_scaling_factor;
     float routed_scaling_factor; /* multiplies the weights of chosen experts; 1 if has_... is false */
     bool has_shared_weight;
-    float shared_weight;         /* the weight of a shared slot; 1 if has_... is false */
-    bool no_renormalize;         /* do not divide scores by their sum */
-    int64_t ep_rank;             /* >= 0; shifts the choice of a replica, see to_physical_map */
-    int64_t num_ep_ranks;        /* 0: 1 */
-    int64_t num_tp_ranks;        /* 0: 1 */
-    int64_t tp_rank;             /* 0 .. num_tp_ranks - 1 */
-    uint64_t reserved[8];        /* zero */
+    float shared_weight;  /* the weight of a shared slot; 1 if has_... is false */
+    bool no_renormalize;  /* do not divide scores by their sum */
+    int64_t ep_rank;      /* >= 0; shifts the choice of a replica, see to_physical_map */
+    int64_t num_ep_ranks; /* 0: 1 */
+    int64_t num_tp_ranks; /* 0: 1 */
+    int64_t tp_rank;      /* 0 .. num_tp_ranks - 1 */
+    uint64_t reserved[8]; /* zero */
 } tgl_moe_gate_params;
 
 /* tgl_moe_top2_sum_gate() - the experts of every token and their weights
@@ -122,9 +120,8 @@ typedef struct tgl_moe_gate_params {
  * otherwise indices depend on the last bits of exp and log1p only if keys are nearly equal. Since 0.1. */
 TGL_API tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,
                                          const DLTensor *fix_routing_mask, const DLTensor *to_physical_map,
-                                         const DLTensor *logical_count, DLTensor *unmapped_topk_idx,
-                                         DLTensor *topk_idx, DLTensor *topk_weights,
-                                         const tgl_moe_gate_params *params, tgl_stream stream);
+                                         const DLTensor *logical_count, DLTensor *unmapped_topk_idx, DLTensor *topk_idx,
+                                         DLTensor *topk_weights, const tgl_moe_gate_params *params, tgl_stream stream);
 
 /* tgl_moe_hash_gate() - experts by a table of token ids, weights by score
  *   logits             in   f32          [num_tokens, num_experts]         rows may be strided
@@ -139,11 +136,10 @@ TGL_API tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor 
  * As top2_sum_gate with every token's experts fixed to tid2eid[input_ids[t]]. unmapped_topk_idx gets the
  * table's entries, -1 for an entry that its dtype cannot hold. A token whose id is not in the table counts
  * as masked. Since 0.1. */
-TGL_API tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids,
-                                     const DLTensor *tid2eid, const DLTensor *mask,
-                                     const DLTensor *to_physical_map, const DLTensor *logical_count,
-                                     DLTensor *unmapped_topk_idx, DLTensor *topk_idx, DLTensor *topk_weights,
-                                     const tgl_moe_gate_params *params, tgl_stream stream);
+TGL_API tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids, const DLTensor *tid2eid,
+                                     const DLTensor *mask, const DLTensor *to_physical_map,
+                                     const DLTensor *logical_count, DLTensor *unmapped_topk_idx, DLTensor *topk_idx,
+                                     DLTensor *topk_weights, const tgl_moe_gate_params *params, tgl_stream stream);
 
 /* ---- counts ----
  * On CUDA these two need a workspace (core.h); on the CPU none, so the size is 0. */
@@ -161,8 +157,8 @@ TGL_API size_t tgl_moe_group_count_workspace_size(const DLTensor *group_idx, con
  *   fi        out  f32          [num_experts]            packed
  * fi = (float)(count * num_experts) / (float)(num_tokens * num_aux_topk), products in 64 bits; 0 if there are
  * no tokens. num_aux_topk >= 1. Exact. Since 0.1. */
-TGL_API tgl_status tgl_moe_aux_fi(const DLTensor *topk_idx, DLTensor *fi, int64_t num_aux_topk,
-                                  void *workspace, size_t workspace_bytes, tgl_stream stream);
+TGL_API tgl_status tgl_moe_aux_fi(const DLTensor *topk_idx, DLTensor *fi, int64_t num_aux_topk, void *workspace,
+                                  size_t workspace_bytes, tgl_stream stream);
 TGL_API size_t tgl_moe_aux_fi_workspace_size(const DLTensor *topk_idx, const DLTensor *fi);
 
 /* ---- from token-major to expert-major and back ---- */
@@ -200,18 +196,17 @@ typedef struct tgl_moe_mapping {
 TGL_API tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_mapping *mapping,
                                              int64_t alignment, void *workspace, size_t workspace_bytes,
                                              tgl_stream stream);
-TGL_API size_t tgl_moe_get_fused_mapping_workspace_size(const DLTensor *topk_idx,
-                                                        const tgl_moe_mapping *mapping);
+TGL_API size_t tgl_moe_get_fused_mapping_workspace_size(const DLTensor *topk_idx, const tgl_moe_mapping *mapping);
 
 /* tgl_moe_route() - top2_sum_gate, then get_fused_mapping of its topk_idx, with the same bits and the same
  * arguments. One launch for up to 256 tokens, if a token fits in a warp (32 slots; 1024 experts, fewer if
  * groups do not fill the lanes evenly) and the mapping has at most 8192 experts; otherwise two. Since 0.1. */
 TGL_API tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,
                                  const DLTensor *fix_routing_mask, const DLTensor *to_physical_map,
-                                 const DLTensor *logical_count, DLTensor *unmapped_topk_idx,
-                                 DLTensor *topk_idx, DLTensor *topk_weights, const tgl_moe_mapping *mapping,
-                                 int64_t alignment, const tgl_moe_gate_params *params, void *workspace,
-                                 size_t workspace_bytes, tgl_stream stream);
+                                 const DLTensor *logical_count, DLTensor *unmapped_topk_idx, DLTensor *topk_idx,
+                                 DLTensor *topk_weights, const tgl_moe_mapping *mapping, int64_t alignment,
+                                 const tgl_moe_gate_params *params, void *workspace, size_t workspace_bytes,
+                                 tgl_stream stream);
 TGL_API size_t tgl_moe_route_workspace_size(const DLTensor *logits, const DLTensor *topk_idx,
                                             const tgl_moe_mapping *mapping);
 
@@ -237,9 +232,8 @@ TGL_API tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *to
  * a quarter of that, rounded up. hidden counts pairs of values for e2m1x2, and may do so for i8 and u8:
  * num_sf is then computed from 2 * hidden. Gaps between the columns of out_sf are not written. Since 0.1. */
 TGL_API tgl_status tgl_moe_expand_to_fused_with_sf(const DLTensor *x, const DLTensor *x_sf,
-                                                   const DLTensor *token_topk_to_pos,
-                                                   const DLTensor *pos_to_expert, DLTensor *out,
-                                                   DLTensor *out_sf, int64_t num_per_channels,
+                                                   const DLTensor *token_topk_to_pos, const DLTensor *pos_to_expert,
+                                                   DLTensor *out, DLTensor *out_sf, int64_t num_per_channels,
                                                    tgl_stream stream);
 
 /* tgl_moe_reduce_fused() - every token's rows, weighted and added

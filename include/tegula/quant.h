@@ -56,10 +56,10 @@ typedef struct tgl_quant_params {
     bool round_sf;              /* factors are powers of two */
     bool without_transpose;
     bool has_swiglu_clamp_value;
-    float swiglu_clamp_value;   /* >= 0 */
+    float swiglu_clamp_value; /* >= 0 */
     bool has_sf_clamp_min;
-    float sf_clamp_min;         /* replaces the floor of the largest magnitude; >= 0 */
-    uint64_t reserved[8];       /* zero */
+    float sf_clamp_min;   /* replaces the floor of the largest magnitude; >= 0 */
+    uint64_t reserved[8]; /* zero */
 } tgl_quant_params;
 
 /* ---- casts ---- */
@@ -71,9 +71,8 @@ typedef struct tgl_quant_params {
  *   out_sf  out  any layout
  * Reads format, num_per_channels, x_num_per_*, round_sf. A quantised x is dequantised first: code * x_sf
  * rounded to f32, then cast. e5m6: only from bf16 and f32, num_per_channels a multiple of 8. Since 0.1. */
-TGL_API tgl_status tgl_quant_per_token_cast(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
-                                            DLTensor *out_sf, const tgl_quant_params *params,
-                                            tgl_stream stream);
+TGL_API tgl_status tgl_quant_per_token_cast(const DLTensor *x, const DLTensor *x_sf, DLTensor *out, DLTensor *out_sf,
+                                            const tgl_quant_params *params, tgl_stream stream);
 
 /* tgl_quant_per_token_cast_with_precomputed_sf() - the same with given factors: inv = 1 / sf
  *   x, x_sf, out   as above
@@ -81,8 +80,7 @@ TGL_API tgl_status tgl_quant_per_token_cast(const DLTensor *x, const DLTensor *x
  * Since 0.1. */
 TGL_API tgl_status tgl_quant_per_token_cast_with_precomputed_sf(const DLTensor *x, const DLTensor *x_sf,
                                                                 const DLTensor *sf, DLTensor *out,
-                                                                const tgl_quant_params *params,
-                                                                tgl_stream stream);
+                                                                const tgl_quant_params *params, tgl_stream stream);
 
 /* tgl_quant_per_block_cast() - blocks of num_per_tokens x num_per_channels
  *   x       in   bf16 or f32        [num_rows, num_cols]   rows may be strided
@@ -96,9 +94,8 @@ TGL_API tgl_status tgl_quant_per_block_cast(const DLTensor *x, DLTensor *out, DL
  *   x, out   as above
  *   sf      in   any layout
  * Since 0.1. */
-TGL_API tgl_status tgl_quant_per_block_cast_with_precomputed_sf(const DLTensor *x, const DLTensor *sf,
-                                                                DLTensor *out, const tgl_quant_params *params,
-                                                                tgl_stream stream);
+TGL_API tgl_status tgl_quant_per_block_cast_with_precomputed_sf(const DLTensor *x, const DLTensor *sf, DLTensor *out,
+                                                                const tgl_quant_params *params, tgl_stream stream);
 
 /* tgl_quant_per_block_cast_lossless() - FP4 with small blocks of power-of-two factors to FP8 with larger
  * blocks
@@ -123,18 +120,17 @@ TGL_API tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DL
  *   out_sf        out  f32                              [M, num_cols]            packed
  * Row i is x[pos_to_token[i]]. If that index is negative or past the last token, the row is ignored by sf and
  * becomes +0. Reads num_per_tokens, x_num_per_channels, round_sf. Since 0.1. */
-TGL_API tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf,
-                                              const DLTensor *pos_to_token, DLTensor *out, DLTensor *out_sf,
-                                              const tgl_quant_params *params, tgl_stream stream);
+TGL_API tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, const DLTensor *pos_to_token,
+                                              DLTensor *out, DLTensor *out_sf, const tgl_quant_params *params,
+                                              tgl_stream stream);
 
 /* tgl_quant_per_channel_cast_and_transpose() - blocks of num_per_tokens x 1, codes transposed
  *   x       in   bf16 or f32   [num_rows, num_cols]   rows may be strided
  *   out     out  e4m3          [num_cols, num_rows]   packed
  *   out_sf  out  f32           [M, num_cols]          packed; not transposed
  * Reads num_per_tokens, round_sf. Since 0.1. */
-TGL_API tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out,
-                                                            DLTensor *out_sf, const tgl_quant_params *params,
-                                                            tgl_stream stream);
+TGL_API tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out, DLTensor *out_sf,
+                                                            const tgl_quant_params *params, tgl_stream stream);
 
 /* ---- back ---- */
 
@@ -170,10 +166,11 @@ TGL_API tgl_status tgl_quant_unpack_from_e2m1fn_x2(const DLTensor *x, DLTensor *
  * cast. Rows whose pos_to_expert is negative are neither written nor counted. clamped_count is incremented by
  * the numbers of l > c, r > c and r < -c. Reads format, num_per_channels, round_sf, swiglu_clamp_value,
  * sf_clamp_min. Since 0.1. */
-TGL_API tgl_status tgl_quant_swiglu_forward_and_per_token_cast(
-    const DLTensor *x, const DLTensor *pos_to_token_topk, const DLTensor *topk_weights,
-    const DLTensor *pos_to_expert, DLTensor *clamped_count, DLTensor *out, DLTensor *out_sf,
-    const tgl_quant_params *params, tgl_stream stream);
+TGL_API tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const DLTensor *pos_to_token_topk,
+                                                               const DLTensor *topk_weights,
+                                                               const DLTensor *pos_to_expert, DLTensor *clamped_count,
+                                                               DLTensor *out, DLTensor *out_sf,
+                                                               const tgl_quant_params *params, tgl_stream stream);
 
 /* tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose() - the activation, rounded to bf16, in blocks
  * of num_per_tokens x 1
@@ -181,8 +178,10 @@ TGL_API tgl_status tgl_quant_swiglu_forward_and_per_token_cast(
  *   out     out  e4m3          [num_cols, num_rows]       packed; [num_rows, num_cols] without_transpose
  *   out_sf  out  f32           [M, num_cols]              packed; never transposed
  * Reads num_per_tokens, round_sf, without_transpose, swiglu_clamp_value. Since 0.1. */
-TGL_API tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
-    const DLTensor *x, DLTensor *out, DLTensor *out_sf, const tgl_quant_params *params, tgl_stream stream);
+TGL_API tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out,
+                                                                               DLTensor *out_sf,
+                                                                               const tgl_quant_params *params,
+                                                                               tgl_stream stream);
 
 /* tgl_quant_swiglu_backward_and_per_token_cast() - recomputes the weighted activation, and all gradients
  *   x                  in   e4m3         [num_rows, 2 * num_cols]   rows may be strided
@@ -205,8 +204,7 @@ TGL_API tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(
 TGL_API tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
     const DLTensor *x, const DLTensor *x_sf, const DLTensor *grad_out, const DLTensor *weight,
     const DLTensor *pos_to_token_topk, const DLTensor *token_topk_to_pos, DLTensor *out, DLTensor *x_grad_fp8,
-    DLTensor *x_grad_sf, DLTensor *x_grad, DLTensor *weight_grad, const tgl_quant_params *params,
-    tgl_stream stream);
+    DLTensor *x_grad_sf, DLTensor *x_grad, DLTensor *weight_grad, const tgl_quant_params *params, tgl_stream stream);
 
 #ifdef __cplusplus
 }

@@ -19,8 +19,7 @@ static inline DLTensor tgl_cpu_tensor(const void *data, DLDataType dtype, int32_
 }
 
 /* The same of a GPU: CUDA's device number `device`. Since 0.1. */
-static inline DLTensor tgl_cuda_tensor(const void *data, int32_t device, DLDataType dtype, int32_t ndim,
-                                       int64_t *shape)
+static inline DLTensor tgl_cuda_tensor(const void *data, int32_t device, DLDataType dtype, int32_t ndim, int64_t *shape)
 {
     const DLTensor tensor = { (void *)data, { (DLDeviceType)TGL_DL_CUDA, device }, ndim, dtype, shape, NULL, 0 };
     return tensor;

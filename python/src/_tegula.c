@@ -52,9 +52,9 @@ static PyObject *bind_torch(PyObject *m, PyObject *args)
 {
     torch_table t;
     PyObject *functions[7];
-    if (!PyArg_ParseTuple(args, "OOOOOOO(OOOOOOO)", &t.tensor, &t.parameter, &t.empty_strided, &t.device,
-                          &t.dtypes, &t.forward_ad, &t.requires_grad, &functions[0], &functions[1],
-                          &functions[2], &functions[3], &functions[4], &functions[5], &functions[6]))
+    if (!PyArg_ParseTuple(args, "OOOOOOO(OOOOOOO)", &t.tensor, &t.parameter, &t.empty_strided, &t.device, &t.dtypes,
+                          &t.forward_ad, &t.requires_grad, &functions[0], &functions[1], &functions[2], &functions[3],
+                          &functions[4], &functions[5], &functions[6]))
         return NULL;
     Py_INCREF(args); /* with everything in it, for the life of the process */
     t.strided_cpu = builtin_of(functions[0], METH_VARARGS);
@@ -128,10 +128,10 @@ static PyObject *describe(PyObject *m, PyObject *object)
     PyObject *name = PyUnicode_FromString("tensor"), *answer = NULL;
     if (!name) return NULL;
     if (read_tensor(name, object, entry_of(object), NULL, &ref))
-        answer = Py_BuildValue("{sKsKs(ii)s(iii)sNsNsN}", "data", (unsigned long long)(uintptr_t)t->data,
-                               "byte_offset", (unsigned long long)t->byte_offset, "device",
-                               (int)t->device.device_type, (int)t->device.device_id, "dtype", t->dtype.code,
-                               t->dtype.bits, t->dtype.lanes, "shape", tuple_of(t->shape, t->ndim), "strides",
+        answer = Py_BuildValue("{sKsKs(ii)s(iii)sNsNsN}", "data", (unsigned long long)(uintptr_t)t->data, "byte_offset",
+                               (unsigned long long)t->byte_offset, "device", (int)t->device.device_type,
+                               (int)t->device.device_id, "dtype", t->dtype.code, t->dtype.bits, t->dtype.lanes, "shape",
+                               tuple_of(t->shape, t->ndim), "strides",
                                t->strides ? tuple_of(t->strides, t->ndim) : Py_BuildValue(""), "is_read_only",
                                PyBool_FromLong(ref.is_read_only));
     Py_DECREF(name);
@@ -143,11 +143,11 @@ static PyObject *describe(PyObject *m, PyObject *object)
 
 #define GETTER(name, value) \
     static PyObject *name(PyObject *m, PyObject *none) { return value; }
-#define SETTER(name, type, set)                                                                         \
-    static PyObject *name(PyObject *m, PyObject *number)                                                \
-    {                                                                                                   \
-        int i;                                                                                          \
-        return PyArg_Parse(number, "i", &i) ? done_or_raise(set((type)i)) : NULL;              \
+#define SETTER(name, type, set)                                                   \
+    static PyObject *name(PyObject *m, PyObject *number)                          \
+    {                                                                             \
+        int i;                                                                    \
+        return PyArg_Parse(number, "i", &i) ? done_or_raise(set((type)i)) : NULL; \
     }
 GETTER(version, PyUnicode_FromString(tgl_version()))
 GETTER(get_num_threads, PyLong_FromLong(tgl_get_num_threads()))
@@ -176,22 +176,21 @@ static PyObject *set_cache_dir(PyObject *m, PyObject *path) /* str, or None for 
 static PyObject *set_num_sms(PyObject *m, PyObject *args)
 {
     int device, num_sms;
-    return PyArg_ParseTuple(args, "ii", &device, &num_sms) ? done_or_raise(tgl_set_num_sms(device, num_sms))
-                                                           : NULL;
+    return PyArg_ParseTuple(args, "ii", &device, &num_sms) ? done_or_raise(tgl_set_num_sms(device, num_sms)) : NULL;
 }
 static PyObject *get_num_sms(PyObject *m, PyObject *device)
 {
     int index;
     return PyArg_Parse(device, "i", &index) ? PyLong_FromLong(tgl_get_num_sms(index)) : NULL;
 }
-#define DEVICE_GETTER(name, type, get)                                                                  \
-    static PyObject *name(PyObject *m, PyObject *device)                                                \
-    {                                                                                                   \
-        int index;                                                                                      \
-        type number;                                                                                    \
-        if (!PyArg_Parse(device, "i", &index)) return NULL;                                             \
-        const tgl_status status = get(index, &number);                                                  \
-        return status == TGL_OK ? PyLong_FromLongLong(number) : raise_status(status);                   \
+#define DEVICE_GETTER(name, type, get)                                                \
+    static PyObject *name(PyObject *m, PyObject *device)                              \
+    {                                                                                 \
+        int index;                                                                    \
+        type number;                                                                  \
+        if (!PyArg_Parse(device, "i", &index)) return NULL;                           \
+        const tgl_status status = get(index, &number);                                \
+        return status == TGL_OK ? PyLong_FromLongLong(number) : raise_status(status); \
     }
 DEVICE_GETTER(get_device_num_sms, int, tgl_get_device_num_sms)
 DEVICE_GETTER(get_max_smem_per_sm, int64_t, tgl_get_max_smem_per_sm)
@@ -278,7 +277,7 @@ static bool add_row(PyObject *m, PyTypeObject *type, const char *package, op_row
     const size_t length = strlen(row->name);
     if (strncmp(help, row->name, length) || help[length] != '(')
         return PyErr_Format(PyExc_SystemError, "%s has the help of another row", row->name), false;
-    PyMethodDef *method = calloc(1, sizeof *method);                 /* lives as long as the process */
+    PyMethodDef *method = calloc(1, sizeof *method); /* lives as long as the process */
     if (!method) return PyErr_NoMemory(), false;
     method->ml_doc = help;
     method->ml_name = row->name;
@@ -304,9 +303,7 @@ static bool add_row(PyObject *m, PyTypeObject *type, const char *package, op_row
     return ok;
 }
 
-static PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, .m_name = GLUE_NAME, .m_size = -1, .m_methods = methods
-};
+static PyModuleDef definition = { PyModuleDef_HEAD_INIT, .m_name = GLUE_NAME, .m_size = -1, .m_methods = methods };
 
 PyMODINIT_FUNC GLUE_INIT(void);
 
@@ -314,14 +311,14 @@ PyMODINIT_FUNC GLUE_INIT(void)
 {
     PyObject *m = PyModule_Create(&definition);
     PyTypeObject *type = (PyTypeObject *)PyType_FromSpec(&op_spec);
-    error_type = PyErr_NewExceptionWithDoc(
-        "tegula.Error", "What the library could not do; .status names the reason, as in tegula/core.h.",
-        PyExc_RuntimeError, NULL);
+    error_type =
+        PyErr_NewExceptionWithDoc("tegula.Error",
+                                  "What the library could not do; .status names the reason, as in tegula/core.h.",
+                                  PyExc_RuntimeError, NULL);
     bool ok = m && type && error_type && init_strings() && PyModule_AddObjectRef(m, "Error", error_type) == 0;
     const char *const *help = row_help;
     for (const domain *const *d = domains; *d; d++) {
-        for (int i = 0; ok && i < (*d)->num_rows; i++)
-            ok = add_row(m, type, (*d)->module, &(*d)->rows[i], *help++);
+        for (int i = 0; ok && i < (*d)->num_rows; i++) ok = add_row(m, type, (*d)->module, &(*d)->rows[i], *help++);
         if (ok && (*d)->others) ok = PyModule_AddFunctions(m, (*d)->others) == 0;
     }
     Py_XDECREF(type);

@@ -23,7 +23,7 @@ PyObject *raise_status(tgl_status status)
 {
     const char *name = tgl_status_name(status);
     PyObject *type = status == TGL_ERR_ARGUMENT ? PyExc_ValueError
-                   : status == TGL_ERR_MEMORY   ? PyExc_MemoryError
+                     : status == TGL_ERR_MEMORY ? PyExc_MemoryError
                                                 : error_type;
     PyObject *message = message_of(tgl_last_error());
     PyObject *error = message ? PyObject_CallFunctionObjArgs(type, message, NULL) : NULL;
@@ -41,7 +41,7 @@ PyObject *raise_status(tgl_status status)
 static int find_keyword(const argument_list *s, PyObject *key)
 {
     for (int i = 0; i < s->count; i++)
-        if (s->names[i] == key) return i;                            /* both interned: nearly always */
+        if (s->names[i] == key) return i; /* both interned: nearly always */
     for (int i = 0; i < s->count; i++)
         if (PyUnicode_Compare(s->names[i], key) == 0) return i;
     return -1;
@@ -52,8 +52,8 @@ static bool sort_arguments(const op_row *row, const argument_list *s, PyObject *
                            PyObject *kwnames, PyObject **object, PyObject **out)
 {
     if (n > s->num_positions)
-        return PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments, got %zd", row->name,
-                            s->num_positions, n),
+        return PyErr_Format(PyExc_TypeError, "%s() takes %d positional arguments, got %zd", row->name, s->num_positions,
+                            n),
                false;
     for (Py_ssize_t i = 0; i < n; i++) object[i] = args[i];
     for (Py_ssize_t i = n; i < s->count; i++) object[i] = NULL;
@@ -87,8 +87,7 @@ static bool open_pair(PyObject *name, PyObject *pair, PyObject *items[2], PyObje
 
 /* Spreads the public function's arguments over the row's parameters: a pair goes to two of them. A tensor alone
  * is a pair without its second item, if that is optional; None is a pair that has a default. */
-static bool spread(const op_row *row, PyObject *const *slot, PyObject **object, PyObject **held,
-                   int *num_held)
+static bool spread(const op_row *row, PyObject *const *slot, PyObject **object, PyObject **held, int *num_held)
 {
     for (int i = 0; i < row->num_params; i++) object[i] = NULL;
     for (int i = 0; i < row->public.count; i++) {
@@ -106,8 +105,7 @@ static bool spread(const op_row *row, PyObject *const *slot, PyObject **object, 
         } else if (given && second->kind == 't' && second->optional) {
             items[0] = given;
         } else if (given && (given != Py_None || !a->has_default)) {
-            return PyErr_Format(PyExc_TypeError, "%U: is %R, want a pair", name, (PyObject *)Py_TYPE(given)),
-                   false;
+            return PyErr_Format(PyExc_TypeError, "%U: is %R, want a pair", name, (PyObject *)Py_TYPE(given)), false;
         }
         object[a->first] = items[0];
         object[a->second] = items[1];
@@ -225,8 +223,7 @@ bool check_arguments(const op_row *row, PyObject *arguments, value v[MAX_PARAMS]
         const Py_ssize_t ndim = PyTuple_Size(object);
         if (ndim < 0) return false;
         if (ndim != p->ndim)
-            return PyErr_Format(PyExc_ValueError, "%U: has %zd dimensions, want %d", p->name, ndim, p->ndim),
-                   false;
+            return PyErr_Format(PyExc_ValueError, "%U: has %zd dimensions, want %d", p->name, ndim, p->ndim), false;
         tensors[i] = (DLTensor){ .ndim = p->ndim, .shape = sizes[i] };
         for (int d = 0; d < p->ndim; d++) {
             sizes[i][d] = PyLong_AsLongLong(PyTuple_GetItem(object, d));
@@ -260,8 +257,8 @@ typedef struct {
     type_entry entry[MAX_PARAMS];
     frame f;
     tensor_ref in[MAX_PARAMS], out[MAX_RESULTS];
-    int num_in, num_out;             /* how many to drop at the end; in[] is indexed by row->tensors */
-    PyObject *answer;                /* NULL with an exception */
+    int num_in, num_out; /* how many to drop at the end; in[] is indexed by row->tensors */
+    PyObject *answer;    /* NULL with an exception */
 } call;
 
 /* ---- the other ways of a call ---- */
@@ -330,10 +327,7 @@ static bool is_forward_ad(void)
     return yes;
 }
 
-static bool is_floating(DLDataType d)
-{
-    return d.code != TGL_DL_INT && d.code != TGL_DL_UINT && d.code != TGL_DL_BOOL;
-}
+static bool is_floating(DLDataType d) { return d.code != TGL_DL_INT && d.code != TGL_DL_UINT && d.code != TGL_DL_BOOL; }
 
 typedef enum { DIRECT, DIRECT_UNLESS_WANTED, DISPATCH, TRANSFORM, NO_GRADIENT } route;
 
@@ -352,10 +346,10 @@ static route choose_route(const call *c)
     if (row->has_float_output && is_forward_ad()) return out ? NO_GRADIENT : TRANSFORM;
     if (!row->has_float_output && !out && !row->has_in_place) return DIRECT;
     if (!says_true(&torch.is_grad_enabled)) return DIRECT;
-    bool is_lost = false;                                            /* a gradient that would be lost */
+    bool is_lost = false; /* a gradient that would be lost */
     for (int i = 0; out && !is_lost && i < row->num_results; i++)
         is_lost = c->taken[i] && may_require_grad(&row->results[i]) && requires_grad(c->taken[i]);
-    for (int i = 0; row->has_in_place && !is_lost && i < row->num_params; i++)       /* no output has what is lost */
+    for (int i = 0; row->has_in_place && !is_lost && i < row->num_params; i++) /* no output has what is lost */
         is_lost = row->params[i].kind == 't' && (row->params[i].is_in_place || row->num_results == 0) &&
                   is_given(object[i]) && requires_grad(object[i]);
     return is_lost ? NO_GRADIENT : row->has_float_output ? DIRECT_UNLESS_WANTED : DIRECT;
@@ -363,8 +357,8 @@ static route choose_route(const call *c)
 
 static PyObject *raise_no_gradient(const call *c)
 {
-    return PyErr_Format(PyExc_RuntimeError, "%s(): %s has no gradient, but an argument requires one",
-                        c->row->name, c->given ? "out=" : "a write in place");
+    return PyErr_Format(PyExc_RuntimeError, "%s(): %s has no gradient, but an argument requires one", c->row->name,
+                        c->given ? "out=" : "a write in place");
 }
 
 /* ---- outputs ---- */
@@ -372,8 +366,7 @@ static PyObject *raise_no_gradient(const call *c)
 static bool is_on_known_device(const DLTensor *t)
 {
     const int type = (int)t->device.device_type;
-    return type == TGL_DL_CPU || type == TGL_DL_CUDA || type == TGL_DL_CUDA_HOST ||
-           type == TGL_DL_CUDA_MANAGED;
+    return type == TGL_DL_CPU || type == TGL_DL_CUDA || type == TGL_DL_CUDA_HOST || type == TGL_DL_CUDA_MANAGED;
 }
 
 static bool is_on_gpu(const DLTensor *t)
@@ -402,8 +395,7 @@ static bool evaluate(const op_row *row, const extent *e, const frame *f, int64_t
             product = x;
         } else if (q->op == '/') {
             if (x <= 0 && q->axis < 0)
-                PyErr_Format(PyExc_ValueError, "%U: is %lld, want >= 1", row->params[q->param].shown,
-                             (long long)x);
+                PyErr_Format(PyExc_ValueError, "%U: is %lld, want >= 1", row->params[q->param].shown, (long long)x);
             if (x <= 0) return false;
             product = product / x + (product % x != 0);
         } else if (__builtin_mul_overflow(product, x, &product)) return false;
@@ -419,8 +411,7 @@ static void raise_impossible_size(const op_row *row, int i, const result *o, con
             if (q->param < 0 || q->axis >= 0 || row->params[q->param].kind != 'i') continue;
             const value *v = &f->arg[q->param];
             if (v->i >= 0) continue;
-            PyErr_Format(PyExc_ValueError, "%U: is %lld, want >= 0", row->params[q->param].name,
-                         (long long)v->i);
+            PyErr_Format(PyExc_ValueError, "%U: is %lld, want >= 0", row->params[q->param].name, (long long)v->i);
             return;
         }
     PyErr_Format(PyExc_ValueError, "%s(): output %d would have an impossible size", row->name, i);
@@ -438,12 +429,14 @@ static const result *chosen_result(const op_row *row, int i, const frame *f)
 }
 
 /* Output i as the row describes it: dtype, shape and strides, which are stored in dims. */
-static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *want,
-                            int64_t dims[2 * MAX_DIMS])
+static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *want, int64_t dims[2 * MAX_DIMS])
 {
     const result *o = chosen_result(row, i, f);
-    *want = (DLTensor){ .device = f->arg[row->first_tensor].tensor->device, .dtype = o->dtype,
-                        .ndim = o->ndim, .shape = dims, .strides = dims + MAX_DIMS };
+    *want = (DLTensor){ .device = f->arg[row->first_tensor].tensor->device,
+                        .dtype = o->dtype,
+                        .ndim = o->ndim,
+                        .shape = dims,
+                        .strides = dims + MAX_DIMS };
     if ((int)want->device.device_type == TGL_DL_CUDA_HOST) want->device = (DLDevice){ kDLCPU, 0 };
     if (o->dtype_from >= 0) {
         const param *p = &row->params[o->dtype_from];
@@ -455,8 +448,8 @@ static bool describe_output(const op_row *row, int i, const frame *f, DLTensor *
     for (int d = o->ndim - 1; d >= 0; d--) {
         const bool sized = evaluate(row, &o->size[d], f, &want->shape[d]);
         want->strides[d] = step;
-        if (!sized || (!is_packed && !evaluate(row, &o->stride[d], f, &want->strides[d]))
-            || __builtin_mul_overflow(step, want->shape[d] > 1 ? want->shape[d] : 1, &step)) {
+        if (!sized || (!is_packed && !evaluate(row, &o->stride[d], f, &want->strides[d])) ||
+            __builtin_mul_overflow(step, want->shape[d] > 1 ? want->shape[d] : 1, &step)) {
             if (!PyErr_Occurred()) raise_impossible_size(row, i, o, f);
             return false;
         }
@@ -475,8 +468,7 @@ static bool raise_given(const op_row *row, int i, PyObject *message)
 
 static void write_dims(const int64_t *v, int n, char text[24 * MAX_DIMS])
 {
-    for (int d = 0, used = 0; d < n; d++)
-        used += snprintf(text + used, 24, d ? ", %lld" : "%lld", (long long)v[d]);
+    for (int d = 0, used = 0; d < n; d++) used += snprintf(text + used, 24, d ? ", %lld" : "%lld", (long long)v[d]);
 }
 
 static void strides_of(const DLTensor *t, int64_t out[MAX_DIMS])
@@ -494,8 +486,7 @@ static int64_t unit_of(const extent *e)
 
 /* Whether the dimension that an argument chose has stride 1 and, if a user gave the tensor, the distance of columns is
  * a multiple of the stride's unit: TMA wants 16 bytes. A dimension of size 1 may have any stride. */
-static bool has_layout(const result *o, bool is_packed, bool is_public, const DLTensor *seen,
-                       const int64_t *strides)
+static bool has_layout(const result *o, bool is_packed, bool is_public, const DLTensor *seen, const int64_t *strides)
 {
     for (int d = 0; d < o->ndim; d++)
         if (seen->shape[d] == 0) return true;
@@ -514,8 +505,7 @@ static uintptr_t misalignment(const result *o, const DLTensor *seen, uintptr_t *
 {
     *unit = 1;
     for (int d = 0; d < o->ndim; d++) {
-        const uintptr_t bytes =
-            (uintptr_t)(unit_of(&o->stride[d]) * seen->dtype.bits * seen->dtype.lanes / 8);
+        const uintptr_t bytes = (uintptr_t)(unit_of(&o->stride[d]) * seen->dtype.bits * seen->dtype.lanes / 8);
         if (seen->shape[d] == 0) return 0;
         if (bytes > *unit) *unit = bytes;
     }
@@ -533,8 +523,7 @@ static bool check_given(const call *c, int i, const result *o, const DLTensor *s
     char is[24 * MAX_DIMS], wants[24 * MAX_DIMS];
     DLTensor want;
     bool has_shape = true;
-    for (int d = 0; d < o->ndim; d++)
-        has_shape &= evaluate(row, &o->size[d], f, &size) && size == seen->shape[d];
+    for (int d = 0; d < o->ndim; d++) has_shape &= evaluate(row, &o->size[d], f, &size) && size == seen->shape[d];
     if (!has_shape) {
         if (!describe_output(row, i, f, &want, dims)) return false;
         write_dims(seen->shape, o->ndim, is);
@@ -556,7 +545,8 @@ static bool check_given(const call *c, int i, const result *o, const DLTensor *s
     if (is_packed || !c->is_public || !(past = misalignment(o, seen, &unit))) return true;
     return raise_given(row, i,
                        PyUnicode_FromFormat("address is %d bytes past a multiple of %d, must be a multiple of %d "
-                                            "(for TMA)", (int)past, (int)unit, (int)unit));
+                                            "(for TMA)",
+                                            (int)past, (int)unit, (int)unit));
 }
 
 static bool take_output(const call *c, int i, tensor_ref *out)
@@ -567,8 +557,7 @@ static bool take_output(const call *c, int i, tensor_ref *out)
     const type_entry entry = entry_of(object);
     if (!read_tensor(str_out, object, entry, c->f.stream, out)) return false;
     if (out->tensor.ndim != o->ndim)
-        return raise_given(row, i,
-                           PyUnicode_FromFormat("has %d dimensions, want %d", out->tensor.ndim, o->ndim));
+        return raise_given(row, i, PyUnicode_FromFormat("has %d dimensions, want %d", out->tensor.ndim, o->ndim));
     if (!check_given(c, i, o, &out->tensor)) return false;
     if (entry.kind == PLAIN && is_lazy(object, &out->tensor))
         return raise_given(row, i, PyUnicode_FromString("is conjugated or negated, want a plain tensor"));
@@ -586,8 +575,7 @@ static bool count_writes(const call *c)
     PyObject *written[MAX_PARAMS + MAX_RESULTS], *list, *none = NULL;
     int n = 0;
     for (int i = 0; row->has_in_place && i < row->num_params; i++)
-        if (row->params[i].is_in_place && is_given(c->object[i]) && c->in[i].is_torch)
-            written[n++] = c->object[i];
+        if (row->params[i].is_in_place && is_given(c->object[i]) && c->in[i].is_torch) written[n++] = c->object[i];
     const int num_inputs = n;
     for (int i = 0; i < row->num_results; i++)
         if (c->taken[i] && c->out[i].is_torch) written[n++] = c->out[i].object;
@@ -618,7 +606,7 @@ static bool common_stream(call *c)
         DLTensor t;
         if (!api) continue;
         if (api->borrow(o, &t) == 0) return stream_of(api, &t, &c->f.stream);
-        PyErr_Clear();                                               /* read_tensor() will raise it again */
+        PyErr_Clear(); /* read_tensor() will raise it again */
     }
     return true;
 }
@@ -630,17 +618,17 @@ static uint64_t signature_of(const op_row *row, const frame *f)
     uint64_t h = (uint64_t)f->arg[row->first_tensor].tensor->device.device_id + 1;
     for (int i = 0; i < row->num_params; i++) {
         const DLTensor *t = row->params[i].kind == 't' ? f->arg[i].tensor : NULL;
-        uint64_t v = 0;                                              /* an absent tensor */
+        uint64_t v = 0; /* an absent tensor */
         if (t) v = (uint64_t)t->dtype.code << 8 | t->dtype.bits;
         else if (row->params[i].kind != 't') v = (uint64_t)f->arg[i].i;
-        for (int d = 0; ; d++) {
+        for (int d = 0;; d++) {
             h = (h ^ v) * 0x9E3779B97F4A7C15u;
             h ^= h >> 29;
             if (!t || d + 1 >= t->ndim) break;
             v = (uint64_t)t->shape[d + 1];
         }
     }
-    return h | 1;                                                    /* 0 marks an empty slot */
+    return h | 1; /* 0 marks an empty slot */
 }
 
 /* Warm CUDA calls keep the GIL: a launch takes less time than getting the GIL back from a thread that wants it. CPU
@@ -656,10 +644,8 @@ static tgl_status run(call *c)
         if (row->params[i].kind == 't' && f->arg[i].tensor) hold_dims(&c->in[i]);
     for (int i = 0; i < row->num_results; i++) hold_dims(&c->out[i]);
     tgl_status status;
-    Py_BEGIN_ALLOW_THREADS
-    status = row->call(f);
-    Py_END_ALLOW_THREADS
-    if (status == TGL_OK) *warm = signature;
+    Py_BEGIN_ALLOW_THREADS status = row->call(f);
+    Py_END_ALLOW_THREADS if (status == TGL_OK) *warm = signature;
     return status;
 }
 
@@ -717,8 +703,7 @@ static bool read_arguments(call *c)
         const param *p = &row->params[i];
         PyObject *object = c->object[i];
         if (!object) {
-            if (!p->has_default)
-                return PyErr_Format(PyExc_TypeError, "%s(): %U is missing", row->name, p->name), false;
+            if (!p->has_default) return PyErr_Format(PyExc_TypeError, "%s(): %U is missing", row->name, p->name), false;
             c->f.arg[i] = p->fallback;
         } else if (p->kind != 't') {
             if (!read_scalar(p, object, &c->f.arg[i])) return false;
@@ -729,8 +714,7 @@ static bool read_arguments(call *c)
             if (!note_tensor(c, c->entry[i])) return answer_with(c, call_dispatcher(c));
         }
     }
-    if (c->given && row->num_results > 1 &&
-        (!PyTuple_Check(c->given) || PyTuple_Size(c->given) != row->num_results)) {
+    if (c->given && row->num_results > 1 && (!PyTuple_Check(c->given) || PyTuple_Size(c->given) != row->num_results)) {
         PyErr_Format(PyExc_TypeError, "out: is a %R, want a tuple of %d tensors", (PyObject *)Py_TYPE(c->given),
                      row->num_results);
         return false;
@@ -779,7 +763,7 @@ static bool is_to_adapt(const call *c, int i)
     const op_row *row = c->row;
     const DLTensor *t = &c->in[i].tensor;
     if (!row->adapts || !c->is_public || i != row->first_tensor) return false;
-    for (int k = i + 1; k < row->num_params; k++)       /* codes and factors have their own rules */
+    for (int k = i + 1; k < row->num_params; k++) /* codes and factors have their own rules */
         if (row->params[k].kind == 't' && is_given(c->object[k])) return false;
     const bool is_f16 = dtype_is(t->dtype, (DLDataType){ TGL_DL_FLOAT, 16, 1 });
     return t->ndim > row->params[i].ndim ? !c->given : is_f16 && t->ndim == row->params[i].ndim;
@@ -822,8 +806,7 @@ static bool read_input(call *c, int i)
     if (c->may_want_gradient && is_floating(t->dtype) && requires_grad(object)) return answer_with(c, differentiate(c));
     c->f.arg[i].tensor = &ref->tensor;
     if (is_to_adapt(c, i)) return answer_with(c, call_adapter(c));
-    if (t->ndim != p->ndim)
-        PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, t->ndim, p->ndim);
+    if (t->ndim != p->ndim) PyErr_Format(PyExc_ValueError, "%U: has %d dimensions, want %d", p->name, t->ndim, p->ndim);
     else if (p->is_in_place && ref->is_read_only)
         PyErr_Format(PyExc_ValueError, "%U: is read-only, want writable memory", p->name);
     else if (!is_on_known_device(t))
@@ -859,8 +842,8 @@ static bool prepare_outputs(call *c)
             int64_t dims[2 * MAX_DIMS];
             DLTensor want;
             if (!describe_output(row, i, &c->f, &want, dims) ||
-                !make_output(&c->in[first], c->object[first], &want, row->zeroes_ends, &row->memos[i],
-                             c->f.stream, ref))
+                !make_output(&c->in[first], c->object[first], &want, row->zeroes_ends, &row->memos[i], c->f.stream,
+                             ref))
                 return false;
         }
         c->f.out[i] = &ref->tensor;

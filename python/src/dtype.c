@@ -6,10 +6,10 @@
 #include <string.h>
 
 static const struct {
-    const char *word;    /* in rows and in the library's messages; NULL: none */
+    const char *word; /* in rows and in the library's messages; NULL: none */
     DLDataType dtype;
-    const char *name;    /* in torch, NumPy and ml_dtypes; NULL for a format, which has the dtype of its bytes */
-    int bits;            /* of one value, if not those of the dtype */
+    const char *name; /* in torch, NumPy and ml_dtypes; NULL for a format, which has the dtype of its bytes */
+    int bits;         /* of one value, if not those of the dtype */
 } dtypes[] = {
     { "bool", { TGL_DL_BOOL, 8, 1 }, "bool", 0 },
     { "i8", { TGL_DL_INT, 8, 1 }, "int8", 0 },
@@ -52,10 +52,7 @@ bool dtype_named(const char *word, DLDataType *dtype, int *bits)
     return false;
 }
 
-bool dtype_is(DLDataType a, DLDataType b)
-{
-    return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
-}
+bool dtype_is(DLDataType a, DLDataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
 
 /* By its name in torch and ml_dtypes. */
 bool dtype_of_library(const char *name, DLDataType *dtype)

@@ -13,27 +13,36 @@
 CHECK(ngram_windows) { return is_within("max_ngram_size", a->max_ngram_size, 1, 4096); }
 THUNK(ngram_windows)
 {
-    const tgl_engram_ngram_windows_params params = { .pad_id = a->pad_id, .has_stop_id = a->has_stop_id,
+    const tgl_engram_ngram_windows_params params = { .pad_id = a->pad_id,
+                                                     .has_stop_id = a->has_stop_id,
                                                      .stop_id = a->stop_id };
     return tgl_engram_ngram_windows(a->input_ids, a->cu_seqlens, a->history, a->lookup, a->out, &params, a->stream);
 }
 
 THUNK(engram_rows)
 {
-    const tgl_engram_batch batch = { .cu_seqlens = a->cu_seqlens, .start_pos = a->start_pos, .slots = a->slots,
-                                     .has_null_slot = a->has_null_slot, .null_slot = a->null_slot };
-    const tgl_engram_ngram ngram = { .token_map = a->token_map, .multipliers = a->multipliers,
-                                     .vocab_sizes = a->vocab_sizes, .offsets = a->offsets, .pad_id = a->pad_id,
-                                     .has_stop_id = a->has_stop_id, .stop_id = a->stop_id,
+    const tgl_engram_batch batch = { .cu_seqlens = a->cu_seqlens,
+                                     .start_pos = a->start_pos,
+                                     .slots = a->slots,
+                                     .has_null_slot = a->has_null_slot,
+                                     .null_slot = a->null_slot };
+    const tgl_engram_ngram ngram = { .token_map = a->token_map,
+                                     .multipliers = a->multipliers,
+                                     .vocab_sizes = a->vocab_sizes,
+                                     .offsets = a->offsets,
+                                     .pad_id = a->pad_id,
+                                     .has_stop_id = a->has_stop_id,
+                                     .stop_id = a->stop_id,
                                      .history_newest_first = a->history_newest_first != 0,
-                                     .hash_masked = a->hash_masked != 0, .keep_ring = a->keep_ring != 0 };
+                                     .hash_masked = a->hash_masked != 0,
+                                     .keep_ring = a->keep_ring != 0 };
     return tgl_engram_rows(a->input_ids, a->image_token_mask, a->history, a->ring, a->rows, &batch, &ngram, a->stream);
 }
 
 THUNK(engram_hash)
 {
-    return tgl_engram_hash(a->ngram_token_ids, a->multipliers, a->vocab_sizes, a->offsets, a->image_token_mask,
-                           a->out, a->stream);
+    return tgl_engram_hash(a->ngram_token_ids, a->multipliers, a->vocab_sizes, a->offsets, a->image_token_mask, a->out,
+                           a->stream);
 }
 
 /* ---- rows ---- */
@@ -49,7 +58,7 @@ CHECK(engram_lookup)
 THUNK(engram_lookup)
 {
     const tgl_engram_lookup_params params = { .row_begin = a->row_begin, .num_sms = a->num_sms };
-    DLTensor one;                       /* factor: comes as a matrix of one element */
+    DLTensor one; /* factor: comes as a matrix of one element */
     const bool is_one = a->table_sf && a->table_sf->dtype.code == TGL_DL_FLOAT;
     if (is_one) one = *a->table_sf, one.ndim = 1;
     return tgl_engram_lookup(a->table, is_one ? &one : a->table_sf, a->indices, a->out, a->out_sf, &params, a->stream);
@@ -92,29 +101,40 @@ THUNK(engram_lookup_bwd_into)
 #define GATE_ARGS_IN_PLACE(k) "hidden_states[T, H, D]!, " k GATE_WEIGHTS GATE_NUMBERS
 #define GATE_NUMBERS "eps: float, clamp_value: float, add_residual: bool, zero_centered: bool, sign: {zero|bit}"
 #define GATE_SAVED "dot: f32[T, H], gate_score: f32[T, H], rstd_x: f32[T, H], rstd_k: f32[T, H]"
-#define GATE_BWD_ARGS(k)                                                                               \
-    "grad_out[T, H, D], hidden_states[T, H, D], " k GATE_WEIGHTS                                       \
-    "dot[T, H], gate_score[T, H], rstd_x[T, H], rstd_k[T, H], clamp_value: float, add_residual: bool, "           \
+#define GATE_BWD_ARGS(k)                                                                                \
+    "grad_out[T, H, D], hidden_states[T, H, D], " k GATE_WEIGHTS                                        \
+    "dot[T, H], gate_score[T, H], rstd_x[T, H], rstd_k[T, H], clamp_value: float, add_residual: bool, " \
     "zero_centered: bool"
 /* Gradients that are not wanted are empty; those of the weights if num_partials is 0. */
 #define GATE_GRAD_X "grad_hidden_states: bf16[T * want_x, H, D], "
 #define GATE_PARTIAL "grad_w_partial: f32[num_partials, H, D]"
 
-#define GATE_PARAMS(a)                                                                                  \
-    { .eps = (float)(a)->eps, .clamp_value = (float)(a)->clamp_value, .no_residual = !(a)->add_residual, \
-      .zero_centered = (a)->zero_centered != 0, .sign = (tgl_engram_sign)(a)->sign }
-#define GATE_BWD_PARAMS(a)                                                                              \
-    { .clamp_value = (float)(a)->clamp_value, .no_residual = !(a)->add_residual,                         \
+#define GATE_PARAMS(a)                          \
+    { .eps = (float)(a)->eps,                   \
+      .clamp_value = (float)(a)->clamp_value,   \
+      .no_residual = !(a)->add_residual,        \
+      .zero_centered = (a)->zero_centered != 0, \
+      .sign = (tgl_engram_sign)(a)->sign }
+#define GATE_BWD_PARAMS(a)                    \
+    { .clamp_value = (float)(a)->clamp_value, \
+      .no_residual = !(a)->add_residual,      \
       .zero_centered = (a)->zero_centered != 0 }
 
 /* Keys and value as two views of a tensor [T, H + 1, D]. */
-typedef struct { DLTensor k, v; int64_t k_shape[3], k_strides[3], v_shape[2], v_strides[2]; } key_and_value;
+typedef struct {
+    DLTensor k, v;
+    int64_t k_shape[3], k_strides[3], v_shape[2], v_strides[2];
+} key_and_value;
 static void split(const DLTensor *kv, key_and_value *made)
 {
     const int64_t tokens = kv->shape[0], streams = kv->shape[1] - 1, hidden = kv->shape[2];
     const int64_t packed[] = { kv->shape[1] * hidden, hidden, 1 }, *strides = kv->strides ? kv->strides : packed;
-    *made = (key_and_value){ *kv, *kv, { tokens, streams, hidden }, { strides[0], strides[1], strides[2] },
-                             { tokens, hidden }, { strides[0], strides[2] } };
+    *made = (key_and_value){ *kv,
+                             *kv,
+                             { tokens, streams, hidden },
+                             { strides[0], strides[1], strides[2] },
+                             { tokens, hidden },
+                             { strides[0], strides[2] } };
     made->k.shape = made->k_shape, made->k.strides = made->k_strides;
     made->v.ndim = 2, made->v.shape = made->v_shape, made->v.strides = made->v_strides;
     if (tokens > 0 && hidden > 0) made->v.byte_offset += (uint64_t)(streams * strides[1] * (kv->dtype.bits / 8));
@@ -206,20 +226,28 @@ THUNK(grad_w_reduce)
 
 /* ---- short convolution ---- */
 
-#define CONV_ARGS                                                                                        \
-    "x[T, H, D], norm_weight[H, D], conv_weight[C, K], bias[C]?, residual[T, H, D]?, mask[T]?, "         \
+#define CONV_ARGS                                                                                           \
+    "x[T, H, D], norm_weight[H, D], conv_weight[C, K], bias[C]?, residual[T, H, D]?, mask[T]?, "            \
     "ring[S, R, H, D]?!, cu_seqlens[E]?, start_pos[B]?, slots[B]?, dilation: int, eps: float, silu: bool, " \
     "add_input: bool, zero_centered: bool, round_each: bool, keep_ring: bool, null_slot: int? = None"
-#define CONV_BATCH(a)                                                                                    \
-    { .cu_seqlens = (a)->cu_seqlens, .start_pos = (a)->start_pos, .slots = (a)->slots,                   \
-      .has_null_slot = (a)->has_null_slot, .null_slot = (a)->null_slot }
-#define CONV_PARAMS(a)                                                                                   \
-    { .dilation = (a)->dilation, .has_eps = true, .eps = (float)(a)->eps, .no_activation = !(a)->silu,   \
-      .add_input = (a)->add_input != 0, .zero_centered = (a)->zero_centered != 0,                        \
-      .round_each = (a)->round_each != 0, .keep_ring = (a)->keep_ring != 0 }
-#define CONV_PARTIALS                                                                                    \
-    "grad_norm_partial: f32[66 * want_norm, H, D], "                                  \
-    "grad_conv_partial: f32[66 * want_conv, C, K], "                                  \
+#define CONV_BATCH(a)                      \
+    { .cu_seqlens = (a)->cu_seqlens,       \
+      .start_pos = (a)->start_pos,         \
+      .slots = (a)->slots,                 \
+      .has_null_slot = (a)->has_null_slot, \
+      .null_slot = (a)->null_slot }
+#define CONV_PARAMS(a)                          \
+    { .dilation = (a)->dilation,                \
+      .has_eps = true,                          \
+      .eps = (float)(a)->eps,                   \
+      .no_activation = !(a)->silu,              \
+      .add_input = (a)->add_input != 0,         \
+      .zero_centered = (a)->zero_centered != 0, \
+      .round_each = (a)->round_each != 0,       \
+      .keep_ring = (a)->keep_ring != 0 }
+#define CONV_PARTIALS                                \
+    "grad_norm_partial: f32[66 * want_norm, H, D], " \
+    "grad_conv_partial: f32[66 * want_conv, C, K], " \
     "grad_bias_partial: f32[66 * want_bias, C]"
 
 CHECK(short_conv) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
@@ -240,23 +268,28 @@ THUNK(short_conv_alone)
 }
 /* ---- gate and short convolution ---- */
 
-#define GATE_CONV_ARGS                                                                                     \
+#define GATE_CONV_ARGS                                                                                           \
     "hidden_states[T, H, D], k[T, H, D], v[T, D], weight_hidden[H, D], weight_embed[H, D]?, norm_weight[H, D], " \
-    "conv_weight[C, K], bias[C]?, mask[T]?, ring[S, R, H, D]?!, cu_seqlens[E]?, start_pos[B]?, slots[B]?, "  \
-    "eps: float, clamp_value: float, dilation: int, norm_eps: float, silu: bool, add_residual: bool, "       \
-    "zero_centered: bool, sign: {zero|bit}, norm_zero_centered: bool, round_each: bool, keep_ring: bool, "   \
+    "conv_weight[C, K], bias[C]?, mask[T]?, ring[S, R, H, D]?!, cu_seqlens[E]?, start_pos[B]?, slots[B]?, "      \
+    "eps: float, clamp_value: float, dilation: int, norm_eps: float, silu: bool, add_residual: bool, "           \
+    "zero_centered: bool, sign: {zero|bit}, norm_zero_centered: bool, round_each: bool, keep_ring: bool, "       \
     "null_slot: int? = None"
 CHECK(engram_gate_conv_fwd) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
 THUNK(engram_gate_conv_fwd)
 {
     const tgl_engram_batch batch = CONV_BATCH(a);
-    const tgl_engram_gate_conv_params params = {
-        .eps = (float)a->eps, .clamp_value = (float)a->clamp_value, .no_residual = !a->add_residual,
-        .zero_centered = a->zero_centered != 0, .sign = (tgl_engram_sign)a->sign, .dilation = a->dilation,
-        .has_norm_eps = true, .norm_eps = (float)a->norm_eps, .no_activation = !a->silu,
-        .norm_zero_centered = a->norm_zero_centered != 0, .round_each = a->round_each != 0,
-        .keep_ring = a->keep_ring != 0
-    };
+    const tgl_engram_gate_conv_params params = { .eps = (float)a->eps,
+                                                 .clamp_value = (float)a->clamp_value,
+                                                 .no_residual = !a->add_residual,
+                                                 .zero_centered = a->zero_centered != 0,
+                                                 .sign = (tgl_engram_sign)a->sign,
+                                                 .dilation = a->dilation,
+                                                 .has_norm_eps = true,
+                                                 .norm_eps = (float)a->norm_eps,
+                                                 .no_activation = !a->silu,
+                                                 .norm_zero_centered = a->norm_zero_centered != 0,
+                                                 .round_each = a->round_each != 0,
+                                                 .keep_ring = a->keep_ring != 0 };
     return tgl_engram_gate_conv_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->norm_weight,
                                     a->conv_weight, a->bias, a->mask, a->ring, a->out, &batch, &params, a->stream);
 }
@@ -264,7 +297,8 @@ CHECK(short_conv_bwd) { return is_within("dilation", a->dilation, 1, (1 << 24) -
 THUNK(short_conv_bwd)
 {
     const tgl_engram_batch batch = { .cu_seqlens = a->cu_seqlens };
-    const tgl_engram_short_conv_params params = { .dilation = a->dilation, .no_activation = !a->silu,
+    const tgl_engram_short_conv_params params = { .dilation = a->dilation,
+                                                  .no_activation = !a->silu,
                                                   .add_input = a->add_input != 0,
                                                   .zero_centered = a->zero_centered != 0 };
     return tgl_engram_short_conv_bwd(a->x, a->norm_weight, a->conv_weight, a->bias, a->rstd, a->grad_out, a->mask,
@@ -305,12 +339,15 @@ static op_row rows[] = {
       .doc = "Each token id with the max_ngram_size - 1 ids before it in its sequence, newest first, mapped by lookup; "
              "pad_id if there is none. history has the ids before each sequence, oldest first. The first slot, except "
              "the token's own, that holds stop_id (compared before the lookup) and all older ones become pad_id.",
-      .check = check_ngram_windows, .call = call_ngram_windows },
-    { .text = "engram_rows(input_ids[T], " COLUMNS ", pad_id: int, token_map[V]?, stop_id: int? = None, "
-              "cu_seqlens[E]?, start_pos[B]?, history[B, M]?, ring[S, R]?!, slots[B]?, image_token_mask[T]?, tlc: bool = False, "
-              "history_newest_first: bool = False, hash_masked: bool = False, keep_ring: bool = False, "
-              "null_slot: int? = None) -> rows: offsets[L, T, C; C, L * C, 1 if tlc]",
-      .is_wrapped = true, .call = call_engram_rows },
+      .check = check_ngram_windows,
+      .call = call_ngram_windows },
+    { .text =
+          "engram_rows(input_ids[T], " COLUMNS ", pad_id: int, token_map[V]?, stop_id: int? = None, "
+          "cu_seqlens[E]?, start_pos[B]?, history[B, M]?, ring[S, R]?!, slots[B]?, image_token_mask[T]?, tlc: bool = False, "
+          "history_newest_first: bool = False, hash_masked: bool = False, keep_ring: bool = False, "
+          "null_slot: int? = None) -> rows: offsets[L, T, C; C, L * C, 1 if tlc]",
+      .is_wrapped = true,
+      .call = call_engram_rows },
     { .text = "engram_hash(ngram_token_ids[T, N], " COLUMNS ", image_token_mask[T]?) -> out: offsets[L, T, C]",
       .doc = "Table rows of windows of token ids, for all layers: of each order 2 .. N the hash of its ids modulo each "
              "vocab_size, plus the offset, in offsets' dtype. Rows of masked tokens are -1.",
@@ -318,58 +355,90 @@ static op_row rows[] = {
     { .text = "engram_lookup(indices[T, C], table[R, D] host, table_sf[Q, G]? host, row_begin: int = 0, "
               "packed: bool = False, fmt: {bf16|e4m3|f16|f32} = bf16, num_sms: int = 0, out_sf[U, W]?!) -> "
               "out: u8[T, C, D + D / 32] if packed else fmt[T, C, D]",
-      .is_wrapped = true, .check = check_engram_lookup, .call = call_engram_lookup },
+      .is_wrapped = true,
+      .check = check_engram_lookup,
+      .call = call_engram_lookup },
     { .text = "engram_lookup_staged(indices[T, C], table[R, D] host, table_sf[Q, G] host, staging[S]! host, "
               "row_begin: int = 0) -> out: u8[T, C, D + D / 32]",
-      .is_wrapped = true, .call = call_engram_lookup_staged },
+      .is_wrapped = true,
+      .call = call_engram_lookup_staged },
     { .text = "engram_lookup_bwd(grad_out[T, C, D], indices[T, C], num_rows: int, row_begin: int = 0) -> "
               "unique_rows: indices[T * C], grad_rows: f32[T * C, D], num_unique: i32[1]",
-      .is_wrapped = true, .call = call_engram_lookup_bwd, .workspace = workspace_engram_lookup_bwd },
+      .is_wrapped = true,
+      .call = call_engram_lookup_bwd,
+      .workspace = workspace_engram_lookup_bwd },
     { .text = "engram_lookup_bwd_into(grad_out[T, C, D], indices[T, C], grad_table[R, D]!, row_begin: int = 0) -> None",
-      .is_wrapped = true, .call = call_engram_lookup_bwd_into, .workspace = workspace_engram_lookup_bwd_into },
+      .is_wrapped = true,
+      .call = call_engram_lookup_bwd_into,
+      .workspace = workspace_engram_lookup_bwd_into },
     { .text = "fused_weight(weight_hidden[H, D], weight_embed[H, D]) -> out: f32[H, D]",
-      .doc = "The product of the gate's two RMSNorm weights, in float32.", .call = call_fused_weight },
-    { .text = "engram_gate_fwd(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D], " GATE_SAVED, .is_wrapped = true,
+      .doc = "The product of the gate's two RMSNorm weights, in float32.",
+      .call = call_fused_weight },
+    { .text = "engram_gate_fwd(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D], " GATE_SAVED,
+      .is_wrapped = true,
       .call = call_engram_gate_fwd },
-    { .text = "engram_gate_fwd_alone(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D]", .is_wrapped = true,
+    { .text = "engram_gate_fwd_alone(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D]",
+      .is_wrapped = true,
       .call = call_engram_gate_fwd_alone },
-    { .text = "engram_gate_kv_fwd(" GATE_ARGS(GATE_KV) ") -> output: bf16[T, H, D], " GATE_SAVED, .is_wrapped = true,
-      .check = check_engram_gate_kv_fwd, .call = call_engram_gate_kv_fwd },
-    { .text = "engram_gate_kv_fwd_alone(" GATE_ARGS(GATE_KV) ") -> output: bf16[T, H, D]", .is_wrapped = true,
-      .check = check_engram_gate_kv_fwd_alone, .call = call_engram_gate_kv_fwd_alone },
-    { .text = "engram_gate_kv_fwd_inplace(" GATE_ARGS_IN_PLACE(GATE_KV) ") -> None", .is_wrapped = true,
-      .check = check_engram_gate_kv_fwd_inplace, .call = call_engram_gate_kv_fwd_inplace },
+    { .text = "engram_gate_kv_fwd(" GATE_ARGS(GATE_KV) ") -> output: bf16[T, H, D], " GATE_SAVED,
+      .is_wrapped = true,
+      .check = check_engram_gate_kv_fwd,
+      .call = call_engram_gate_kv_fwd },
+    { .text = "engram_gate_kv_fwd_alone(" GATE_ARGS(GATE_KV) ") -> output: bf16[T, H, D]",
+      .is_wrapped = true,
+      .check = check_engram_gate_kv_fwd_alone,
+      .call = call_engram_gate_kv_fwd_alone },
+    { .text = "engram_gate_kv_fwd_inplace(" GATE_ARGS_IN_PLACE(GATE_KV) ") -> None",
+      .is_wrapped = true,
+      .check = check_engram_gate_kv_fwd_inplace,
+      .call = call_engram_gate_kv_fwd_inplace },
     { .text = "engram_gate_bwd(" GATE_BWD_ARGS(GATE_K) ", want_x: bool, want_k: bool, want_v: bool, num_partials: int) "
-              "-> " GATE_GRAD_X "grad_k: bf16[T * want_k, H, D], "
-              "grad_v: bf16[T * want_v, D], " GATE_PARTIAL,
-      .is_wrapped = true, .check = check_engram_gate_bwd, .call = call_engram_gate_bwd },
+                                                       "-> " GATE_GRAD_X "grad_k: bf16[T * want_k, H, D], "
+                                                       "grad_v: bf16[T * want_v, D], " GATE_PARTIAL,
+      .is_wrapped = true,
+      .check = check_engram_gate_bwd,
+      .call = call_engram_gate_bwd },
     { .text = "engram_gate_kv_bwd(" GATE_BWD_ARGS(GATE_KV) ", want_x: bool, want_kv: bool, num_partials: int) "
-              "-> " GATE_GRAD_X "grad_kv: bf16[T * want_kv, G, D], " GATE_PARTIAL,
-      .is_wrapped = true, .check = check_engram_gate_kv_bwd, .call = call_engram_gate_kv_bwd },
+                                                           "-> " GATE_GRAD_X
+                                                           "grad_kv: bf16[T * want_kv, G, D], " GATE_PARTIAL,
+      .is_wrapped = true,
+      .check = check_engram_gate_kv_bwd,
+      .call = call_engram_gate_kv_bwd },
     { .text = "grad_w_reduce(grad_w_partial[P, H, D], weight_hidden[H, D], weight_embed[H, D], "
               "grad_weight_hidden[H, D]!, grad_weight_embed[H, D]!, zero_centered: bool = False) -> None",
       .doc = "Adds the gradients of the gate's two weights to float32 tensors: the sum of the partial gradients of "
              "their product, times the other weight (plus 1, if they are stored minus 1).",
       .call = call_grad_w_reduce },
-    { .text = "short_conv(" CONV_ARGS ") -> out: bf16[T, H, D], rstd: f32[T, H]", .is_wrapped = true,
-      .check = check_short_conv, .call = call_short_conv },
-    { .text = "short_conv_alone(" CONV_ARGS ") -> out: bf16[T, H, D]", .is_wrapped = true,
-      .check = check_short_conv_alone, .call = call_short_conv_alone },
-    { .text = "engram_gate_conv_fwd(" GATE_CONV_ARGS ") -> out: bf16[T, H, D]", .is_wrapped = true,
-      .check = check_engram_gate_conv_fwd, .call = call_engram_gate_conv_fwd },
+    { .text = "short_conv(" CONV_ARGS ") -> out: bf16[T, H, D], rstd: f32[T, H]",
+      .is_wrapped = true,
+      .check = check_short_conv,
+      .call = call_short_conv },
+    { .text = "short_conv_alone(" CONV_ARGS ") -> out: bf16[T, H, D]",
+      .is_wrapped = true,
+      .check = check_short_conv_alone,
+      .call = call_short_conv_alone },
+    { .text = "engram_gate_conv_fwd(" GATE_CONV_ARGS ") -> out: bf16[T, H, D]",
+      .is_wrapped = true,
+      .check = check_engram_gate_conv_fwd,
+      .call = call_engram_gate_conv_fwd },
     { .text = "short_conv_bwd(grad_out[T, H, D], x[T, H, D], norm_weight[H, D], conv_weight[C, K], rstd[T, H], "
               "bias[C]?, mask[T]?, cu_seqlens[E]?, dilation: int, silu: bool, add_input: bool, zero_centered: bool, "
               "want_x: bool, want_norm: bool, want_conv: bool, want_bias: bool) -> "
               "grad_x: bf16[T * want_x, H, D], " CONV_PARTIALS,
-      .is_wrapped = true, .check = check_short_conv_bwd, .call = call_short_conv_bwd },
+      .is_wrapped = true,
+      .check = check_short_conv_bwd,
+      .call = call_short_conv_bwd },
     { .text = "engram_sinkhorn_momentum_update(grad[N, D], momentum_buffer[N, D]!, beta1: float, "
               "nesterov: bool = True) -> out: f32[N, D]",
-      .doc = "tegula.engram.engram_sinkhorn_momentum_update of matrices.", .is_wrapped = true,
+      .doc = "tegula.engram.engram_sinkhorn_momentum_update of matrices.",
+      .is_wrapped = true,
       .call = call_engram_sinkhorn_momentum_update },
     { .text = "engram_sinkhorn_step(matrix[N, D], row_scale[N]!, col_scale[D], eps: float, num_partials: int, "
               "col_sumsq[D]?!) -> row_norm: f32[N], col_sumsq_partial: f32[num_partials, D]",
       .doc = "tegula.engram.engram_sinkhorn_step with the number of partial rows.",
-      .check = check_engram_sinkhorn_step, .is_wrapped = true, .call = call_engram_sinkhorn_step,
+      .check = check_engram_sinkhorn_step,
+      .is_wrapped = true,
+      .call = call_engram_sinkhorn_step,
       .workspace = workspace_engram_sinkhorn_step },
     { .text = "engram_sinkhorn_step_reduce(col_sumsq_partial[P, D], col_sumsq[D]!) -> None",
       .doc = "Writes the sum of the partial rows to col_sumsq.",

@@ -28,11 +28,11 @@ static PyObject *name_at(const op_row *row, int i) /* borrowed; None: there is n
 /* (name, kind, names of dimensions, is_optional, is_in_place, is_on_host, (default,) or ()); kind is torch's word */
 static PyObject *export_param(const param *p)
 {
-    const char *kind = p->kind == 't' ? "Tensor"
-                     : p->kind == 'i' ? "int"
-                     : p->kind == 'f' ? "float"
-                     : p->kind == 'b' ? "bool"
-                                      : "str";
+    const char *kind = p->kind == 't'   ? "Tensor"
+                       : p->kind == 'i' ? "int"
+                       : p->kind == 'f' ? "float"
+                       : p->kind == 'b' ? "bool"
+                                        : "str";
     PyObject *dims = PyList_New(0);
     for (int d = 0; d < p->ndim; d++)
         if (!append(dims, Py_BuildValue("O", p->dims[d]))) Py_CLEAR(dims);

@@ -24,10 +24,7 @@ THUNK(mhc_pre_apply_mix_bwd_into)
     return tgl_mhc_pre_apply_mix_bwd(a->grad_out, a->x, a->mix, a->grad_x, a->grad_mix, true, a->stream);
 }
 
-THUNK(mhc_post_fwd)
-{
-    return tgl_mhc_post_fwd(a->x, a->residual, a->post_mix, a->comb_mix, a->out, a->stream);
-}
+THUNK(mhc_post_fwd) { return tgl_mhc_post_fwd(a->x, a->residual, a->post_mix, a->comb_mix, a->out, a->stream); }
 THUNK(mhc_post_bwd_gates)
 {
     return tgl_mhc_post_bwd(a->grad_out, a->x, NULL, a->post_mix, NULL, a->grad_x, NULL, a->grad_post_mix, NULL,
@@ -80,15 +77,24 @@ THUNK(mhc_norm_fn_bwd_weighted)
                                a->workspace_bytes, a->stream);
 }
 
-#define PRE_ARGS \
+#define PRE_ARGS                                                                                              \
     "residual[T, N, H], fn[P, K], scale[G], base[P], norm_weight[K]?, input_weight[H]?, norm: bool = False, " \
-    "rms_eps: float = 1e-6, pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, norm_eps: float = 1e-6, " \
+    "rms_eps: float = 1e-6, pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, norm_eps: float = 1e-6, "      \
     "post_mult: float = 2.0, post_eps: float = 0.0, norm_scale: float = 1.0, repeat: int = 20"
-#define PRE_PARAMS(a) \
-    { .has_rms_eps = true, .rms_eps = (float)(a)->rms_eps, .has_pre_eps = true, .pre_eps = (float)(a)->pre_eps, \
-      .has_sinkhorn_eps = true, .sinkhorn_eps = (float)(a)->sinkhorn_eps, .has_norm_eps = true, \
-      .norm_eps = (float)(a)->norm_eps, .has_post_mult = true, .post_mult = (float)(a)->post_mult, \
-      .post_eps = (float)(a)->post_eps, .norm_scale = (float)(a)->norm_scale, .sinkhorn_repeat = (a)->repeat, \
+#define PRE_PARAMS(a)                           \
+    { .has_rms_eps = true,                      \
+      .rms_eps = (float)(a)->rms_eps,           \
+      .has_pre_eps = true,                      \
+      .pre_eps = (float)(a)->pre_eps,           \
+      .has_sinkhorn_eps = true,                 \
+      .sinkhorn_eps = (float)(a)->sinkhorn_eps, \
+      .has_norm_eps = true,                     \
+      .norm_eps = (float)(a)->norm_eps,         \
+      .has_post_mult = true,                    \
+      .post_mult = (float)(a)->post_mult,       \
+      .post_eps = (float)(a)->post_eps,         \
+      .norm_scale = (float)(a)->norm_scale,     \
+      .sinkhorn_repeat = (a)->repeat,           \
       .norm = (a)->norm }
 
 /* In C a norm_scale of 0 is the default, 1. Here the default is written as such, and 0 can only be a mistake. */
@@ -116,8 +122,8 @@ THUNK(mhc_pre_fwd_gates)
 {
     const tgl_mhc_params params = PRE_PARAMS(a);
     return tgl_mhc_pre_fwd(a->residual, a->fn, a->norm_weight, a->scale, a->base, a->input_weight, a->pre_mix,
-                           a->post_mix, NULL, a->out, NULL, NULL, NULL, NULL, &params, a->workspace,
-                           a->workspace_bytes, a->stream);
+                           a->post_mix, NULL, a->out, NULL, NULL, NULL, NULL, &params, a->workspace, a->workspace_bytes,
+                           a->stream);
 }
 CHECK(mhc_pre_fwd_head) { return can_pre(a->repeat, a->norm_scale); }
 WORKSPACE(mhc_pre_fwd_head) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
@@ -132,8 +138,8 @@ CHECK(mhc_norm_fn_parts_fwd) { return is_within("num_splits", a->num_splits, 1, 
 WORKSPACE(mhc_norm_fn_parts_fwd) { return tgl_mhc_norm_fn_parts_fwd_workspace_size(a->residual, a->fn); }
 THUNK(mhc_norm_fn_parts_fwd)
 {
-    return tgl_mhc_norm_fn_parts_fwd(a->residual, a->fn, a->norm_weight, a->out_mul_parts, a->sqrsum_parts, a->workspace,
-                                     a->workspace_bytes, a->stream);
+    return tgl_mhc_norm_fn_parts_fwd(a->residual, a->fn, a->norm_weight, a->out_mul_parts, a->sqrsum_parts,
+                                     a->workspace, a->workspace_bytes, a->stream);
 }
 
 THUNK(mhc_norm_fn_finish_fwd)
@@ -142,13 +148,20 @@ THUNK(mhc_norm_fn_finish_fwd)
     return tgl_mhc_norm_fn_finish_fwd(a->out_mul_parts, a->sqrsum_parts, a->mixes, a->out_mul, a->sqrsum,
                                       a->num_columns, &params, a->stream);
 }
-#define FINISH_ARGS \
+#define FINISH_ARGS                                                                                             \
     "residual[T, N, H], out_mul_parts[S, T, P], sqrsum_parts[S, T], scale[G], base[P], rms_eps: float = 1e-6, " \
     "pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, post_mult: float = 2.0, post_eps: float = 0.0, repeat: int = 20"
-#define FINISH_PARAMS(a) \
-    { .has_rms_eps = true, .rms_eps = (float)(a)->rms_eps, .has_pre_eps = true, .pre_eps = (float)(a)->pre_eps, \
-      .has_sinkhorn_eps = true, .sinkhorn_eps = (float)(a)->sinkhorn_eps, .has_post_mult = true, \
-      .post_mult = (float)(a)->post_mult, .post_eps = (float)(a)->post_eps, .sinkhorn_repeat = (a)->repeat }
+#define FINISH_PARAMS(a)                        \
+    { .has_rms_eps = true,                      \
+      .rms_eps = (float)(a)->rms_eps,           \
+      .has_pre_eps = true,                      \
+      .pre_eps = (float)(a)->pre_eps,           \
+      .has_sinkhorn_eps = true,                 \
+      .sinkhorn_eps = (float)(a)->sinkhorn_eps, \
+      .has_post_mult = true,                    \
+      .post_mult = (float)(a)->post_mult,       \
+      .post_eps = (float)(a)->post_eps,         \
+      .sinkhorn_repeat = (a)->repeat }
 
 CHECK(mhc_pre_finish_fwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
 THUNK(mhc_pre_finish_fwd)
@@ -177,16 +190,22 @@ THUNK(mhc_pre_finish_fwd_head)
 CHECK(mhc_pre_split_mixes_fwd) { return is_within("num_streams", a->num_streams, 1, 8); }
 THUNK(mhc_pre_split_mixes_fwd)
 {
-    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = (float)a->pre_eps, .has_post_mult = true,
-                                    .post_mult = (float)a->post_mult, .post_eps = (float)a->post_eps };
+    const tgl_mhc_params params = { .has_pre_eps = true,
+                                    .pre_eps = (float)a->pre_eps,
+                                    .has_post_mult = true,
+                                    .post_mult = (float)a->post_mult,
+                                    .post_eps = (float)a->post_eps };
     return tgl_mhc_pre_split_mixes_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, a->comb, &params,
                                        a->stream);
 }
 CHECK(mhc_pre_split_mixes_fwd_gates) { return is_within("num_streams", a->num_streams, 1, 8); }
 THUNK(mhc_pre_split_mixes_fwd_gates)
 {
-    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = (float)a->pre_eps, .has_post_mult = true,
-                                    .post_mult = (float)a->post_mult, .post_eps = (float)a->post_eps };
+    const tgl_mhc_params params = { .has_pre_eps = true,
+                                    .pre_eps = (float)a->pre_eps,
+                                    .has_post_mult = true,
+                                    .post_mult = (float)a->post_mult,
+                                    .post_eps = (float)a->post_eps };
     return tgl_mhc_pre_split_mixes_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, NULL, &params, a->stream);
 }
 WORKSPACE(mhc_pre_split_mixes_bwd) { return tgl_mhc_pre_split_mixes_bwd_workspace_size(a->mixes); }
@@ -260,8 +279,7 @@ static PyObject *multilayer_recompute(PyObject *module, PyObject *args)
     for (Py_ssize_t i = 0; ok && i < n; i++) ok = read_layer(PyTuple_GetItem(all, i), refs, &num_refs, &layers[i]);
     tgl_status status = TGL_OK;
     if (ok) {
-        Py_BEGIN_ALLOW_THREADS
-        status = tgl_mhc_multilayer_recompute(&refs[0].tensor, layers, n, stream);
+        Py_BEGIN_ALLOW_THREADS status = tgl_mhc_multilayer_recompute(&refs[0].tensor, layers, n, stream);
         Py_END_ALLOW_THREADS
     }
     for (int i = 0; refs && i < num_refs; i++) drop_tensor(&refs[i]);
@@ -279,8 +297,7 @@ static PyMethodDef others[] = {
 
 /* ---- Sinkhorn ---- */
 
-#define SINKHORN_PARAMS(a) \
-    { .has_sinkhorn_eps = true, .sinkhorn_eps = (float)(a)->eps, .sinkhorn_repeat = (a)->repeat }
+#define SINKHORN_PARAMS(a) { .has_sinkhorn_eps = true, .sinkhorn_eps = (float)(a)->eps, .sinkhorn_repeat = (a)->repeat }
 
 CHECK(mhc_sinkhorn_fwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
 THUNK(mhc_sinkhorn_fwd)
@@ -299,8 +316,11 @@ WORKSPACE(mhc_split_sinkhorn_bwd) { return tgl_mhc_split_sinkhorn_bwd_workspace_
 CHECK(mhc_split_sinkhorn_bwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
 THUNK(mhc_split_sinkhorn_bwd)
 {
-    const tgl_mhc_params params = { .has_post_mult = true, .post_mult = (float)a->post_mult, .has_sinkhorn_eps = true,
-                                    .sinkhorn_eps = (float)a->eps, .sinkhorn_repeat = a->repeat };
+    const tgl_mhc_params params = { .has_post_mult = true,
+                                    .post_mult = (float)a->post_mult,
+                                    .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = (float)a->eps,
+                                    .sinkhorn_repeat = a->repeat };
     return tgl_mhc_split_sinkhorn_bwd(a->mixes, a->scale, a->base, a->grad_pre_mix, a->grad_post_mix, a->grad_comb_mix,
                                       a->grad_mixes, a->grad_scale, a->grad_base, &params, a->workspace,
                                       a->workspace_bytes, a->stream);
@@ -312,9 +332,13 @@ CHECK(mhc_split_sinkhorn_fwd)
 }
 THUNK(mhc_split_sinkhorn_fwd)
 {
-    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = (float)a->pre_eps, .has_post_mult = true,
-                                    .post_mult = (float)a->post_mult, .post_eps = (float)a->post_eps,
-                                    .has_sinkhorn_eps = true, .sinkhorn_eps = (float)a->eps,
+    const tgl_mhc_params params = { .has_pre_eps = true,
+                                    .pre_eps = (float)a->pre_eps,
+                                    .has_post_mult = true,
+                                    .post_mult = (float)a->post_mult,
+                                    .post_eps = (float)a->post_eps,
+                                    .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = (float)a->eps,
                                     .sinkhorn_repeat = a->repeat };
     return tgl_mhc_split_sinkhorn_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, a->comb_mix, &params,
                                       a->stream);
@@ -323,63 +347,86 @@ THUNK(mhc_split_sinkhorn_fwd)
 static op_row rows[] = {
     { .text = "mhc_expand_fwd(x[T, H], num_streams: int) -> out: x[T, num_streams, H]",
       .doc = "An embedding to all streams: out[t, i] = x[t].",
-      .check = check_mhc_expand_fwd, .call = call_mhc_expand_fwd },
+      .check = check_mhc_expand_fwd,
+      .call = call_mhc_expand_fwd },
     { .text = "mhc_expand_bwd(grad_out[T, N, H]) -> grad_x: grad_out[T, H]",
-      .doc = "The sum of streams, in order, in float32, rounded once.", .call = call_mhc_expand_bwd },
+      .doc = "The sum of streams, in order, in float32, rounded once.",
+      .call = call_mhc_expand_bwd },
     { .text = "mhc_pre_apply_mix_fwd(x[T, N, H], mix[T, N]) -> out: x[T, H]",
       .doc = "The input of a sublayer: the sum over streams i of mix[t, i] * x[t, i], in float32, rounded once.",
       .call = call_mhc_pre_apply_mix_fwd },
     { .text = "mhc_pre_apply_mix_bwd(grad_out[T, H], x[T, N, H], mix[T, N]) -> grad_x: x[T, N, H], "
               "grad_mix: f32[T, N]",
-      .is_wrapped = true, .call = call_mhc_pre_apply_mix_bwd },
+      .is_wrapped = true,
+      .call = call_mhc_pre_apply_mix_bwd },
     { .text = "mhc_pre_apply_mix_bwd_into(grad_out[T, H], x[T, N, H], mix[T, N], grad_x[T, N, H]!) -> "
               "grad_mix: f32[T, N]",
-      .is_wrapped = true, .call = call_mhc_pre_apply_mix_bwd_into },
+      .is_wrapped = true,
+      .call = call_mhc_pre_apply_mix_bwd_into },
     { .text = "mhc_post_fwd(x[T, H], residual[T, N, H], post_mix[T, N], comb_mix[T, N, M]?) -> out: residual[T, N, H]",
-      .doc = "The output of a sublayer into the residual: post_mix[t, o] * x[t] plus the sum over streams i of "
-             "comb_mix[t, i, o] * residual[t, i], or residual[t, o] if comb_mix is None, in float32, rounded once. out may be "
-             "residual.",
+      .doc =
+          "The output of a sublayer into the residual: post_mix[t, o] * x[t] plus the sum over streams i of "
+          "comb_mix[t, i, o] * residual[t, i], or residual[t, o] if comb_mix is None, in float32, rounded once. out may be "
+          "residual.",
       .call = call_mhc_post_fwd },
     { .text = "mhc_post_bwd(grad_out[T, N, H], x[T, H], residual[T, N, H], post_mix[T, N], comb_mix[T, N, M]) -> "
               "grad_x: x[T, H], grad_residual: residual[T, N, H], grad_post_mix: f32[T, N], "
               "grad_comb_mix: f32[T, N, M]",
-      .is_wrapped = true, .call = call_mhc_post_bwd },
+      .is_wrapped = true,
+      .call = call_mhc_post_bwd },
     { .text = "mhc_post_bwd_gates(grad_out[T, N, H], x[T, H], post_mix[T, N]) -> grad_x: x[T, H], "
               "grad_post_mix: f32[T, N]",
-      .is_wrapped = true, .call = call_mhc_post_bwd_gates },
+      .is_wrapped = true,
+      .call = call_mhc_post_bwd_gates },
     { .text = "mhc_norm_fn_fwd(residual[T, N, H], fn[P, K], norm_weight[K]?, eps: float = 1e-6) -> mixes: f32[T, P], "
               "out_mul: f32[T, P], sqrsum: f32[T]",
       .doc = "The mixes of a token: RMSNorm of all its columns, with gain norm_weight if given, times the rows of "
              "fn, in TF32. Also their products before the norm, and the sum of squares.",
-      .call = call_mhc_norm_fn_fwd, .workspace = workspace_mhc_norm_fn_fwd },
+      .call = call_mhc_norm_fn_fwd,
+      .workspace = workspace_mhc_norm_fn_fwd },
     { .text = "mhc_norm_fn_bwd(grad_mixes[T, P], residual[T, N, H], fn[P, K], out_mul[T, P], sqrsum[T], eps: float) -> "
               "grad_residual: residual[T, N, H], grad_fn: f32[P, K]",
-      .is_wrapped = true, .call = call_mhc_norm_fn_bwd, .workspace = workspace_mhc_norm_fn_bwd },
+      .is_wrapped = true,
+      .call = call_mhc_norm_fn_bwd,
+      .workspace = workspace_mhc_norm_fn_bwd },
     { .text = "mhc_norm_fn_bwd_weighted(grad_mixes[T, P], residual[T, N, H], fn[P, K], out_mul[T, P], sqrsum[T], "
               "norm_weight[K], eps: float) -> grad_residual: residual[T, N, H], grad_fn: f32[P, K], "
               "grad_norm_weight: f32[K]",
-      .is_wrapped = true, .call = call_mhc_norm_fn_bwd_weighted, .workspace = workspace_mhc_norm_fn_bwd_weighted },
+      .is_wrapped = true,
+      .call = call_mhc_norm_fn_bwd_weighted,
+      .workspace = workspace_mhc_norm_fn_bwd_weighted },
     { .text = "mhc_norm_fn_bwd_into(grad_mixes[T, P], residual[T, N, H], fn[P, K], out_mul[T, P], sqrsum[T], "
               "grad_residual[T, N, H]!, eps: float) -> grad_fn: f32[P, K]",
-      .is_wrapped = true, .call = call_mhc_norm_fn_bwd_into, .workspace = workspace_mhc_norm_fn_bwd_into },
+      .is_wrapped = true,
+      .call = call_mhc_norm_fn_bwd_into,
+      .workspace = workspace_mhc_norm_fn_bwd_into },
     { .text = "mhc_norm_fn_bwd_weighted_into(grad_mixes[T, P], residual[T, N, H], fn[P, K], out_mul[T, P], sqrsum[T], "
               "norm_weight[K], grad_residual[T, N, H]!, eps: float) -> grad_fn: f32[P, K], grad_norm_weight: f32[K]",
-      .is_wrapped = true, .call = call_mhc_norm_fn_bwd_weighted_into,
+      .is_wrapped = true,
+      .call = call_mhc_norm_fn_bwd_weighted_into,
       .workspace = workspace_mhc_norm_fn_bwd_weighted_into },
     { .text = "mhc_pre_fwd(" PRE_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N], post_mix: f32[T, N], "
               "comb_mix: f32[T, N, N]",
-      .is_wrapped = true, .check = check_mhc_pre_fwd, .call = call_mhc_pre_fwd, .workspace = workspace_mhc_pre_fwd },
+      .is_wrapped = true,
+      .check = check_mhc_pre_fwd,
+      .call = call_mhc_pre_fwd,
+      .workspace = workspace_mhc_pre_fwd },
     { .text = "mhc_pre_fwd_gates(" PRE_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N], post_mix: f32[T, N]",
-      .is_wrapped = true, .check = check_mhc_pre_fwd_gates, .call = call_mhc_pre_fwd_gates,
+      .is_wrapped = true,
+      .check = check_mhc_pre_fwd_gates,
+      .call = call_mhc_pre_fwd_gates,
       .workspace = workspace_mhc_pre_fwd_gates },
     { .text = "mhc_pre_fwd_head(" PRE_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N]",
-      .is_wrapped = true, .check = check_mhc_pre_fwd_head, .call = call_mhc_pre_fwd_head,
+      .is_wrapped = true,
+      .check = check_mhc_pre_fwd_head,
+      .call = call_mhc_pre_fwd_head,
       .workspace = workspace_mhc_pre_fwd_head },
     { .text = "mhc_norm_fn_parts_fwd(residual[T, N, H], fn[P, K], norm_weight[K]?, num_splits: int = 1) -> "
               "out_mul_parts: f32[num_splits, T, P], sqrsum_parts: f32[num_splits, T]",
       .doc = "The products and sums of squares of mhc_norm_fn_fwd as 1, 2, 4, 8 or 16 parts each, of which "
              "mhc_norm_fn_finish_fwd makes the same mixes, to the bit.",
-      .check = check_mhc_norm_fn_parts_fwd, .call = call_mhc_norm_fn_parts_fwd,
+      .check = check_mhc_norm_fn_parts_fwd,
+      .call = call_mhc_norm_fn_parts_fwd,
       .workspace = workspace_mhc_norm_fn_parts_fwd },
     { .text = "mhc_norm_fn_finish_fwd(out_mul_parts[S, T, P], sqrsum_parts[S, T], num_columns: int, eps: float = 1e-6) "
               "-> mixes: f32[T, P], out_mul: f32[T, P], sqrsum: f32[T]",
@@ -388,50 +435,67 @@ static op_row rows[] = {
       .call = call_mhc_norm_fn_finish_fwd },
     { .text = "mhc_pre_finish_fwd(" FINISH_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N], post_mix: f32[T, N], "
               "comb_mix: f32[T, N, N]",
-      .is_wrapped = true, .check = check_mhc_pre_finish_fwd, .call = call_mhc_pre_finish_fwd },
+      .is_wrapped = true,
+      .check = check_mhc_pre_finish_fwd,
+      .call = call_mhc_pre_finish_fwd },
     { .text = "mhc_pre_finish_fwd_gates(" FINISH_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N], "
               "post_mix: f32[T, N]",
-      .is_wrapped = true, .check = check_mhc_pre_finish_fwd_gates, .call = call_mhc_pre_finish_fwd_gates },
+      .is_wrapped = true,
+      .check = check_mhc_pre_finish_fwd_gates,
+      .call = call_mhc_pre_finish_fwd_gates },
     { .text = "mhc_pre_finish_fwd_head(" FINISH_ARGS ") -> out: residual[T, H], pre_mix: f32[T, N]",
-      .is_wrapped = true, .check = check_mhc_pre_finish_fwd_head, .call = call_mhc_pre_finish_fwd_head },
+      .is_wrapped = true,
+      .check = check_mhc_pre_finish_fwd_head,
+      .call = call_mhc_pre_finish_fwd_head },
     { .text = "mhc_pre_split_mixes_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
               "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
               "post_mix: f32[T, num_streams], comb: f32[T, num_streams, num_streams]",
-      .is_wrapped = true, .check = check_mhc_pre_split_mixes_fwd, .call = call_mhc_pre_split_mixes_fwd },
+      .is_wrapped = true,
+      .check = check_mhc_pre_split_mixes_fwd,
+      .call = call_mhc_pre_split_mixes_fwd },
     { .text = "mhc_pre_split_mixes_fwd_gates(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
               "pre_eps: float = 1e-6, post_eps: float = 0.0) -> pre_mix: f32[T, num_streams], "
               "post_mix: f32[T, num_streams]",
-      .is_wrapped = true, .check = check_mhc_pre_split_mixes_fwd_gates, .call = call_mhc_pre_split_mixes_fwd_gates },
+      .is_wrapped = true,
+      .check = check_mhc_pre_split_mixes_fwd_gates,
+      .call = call_mhc_pre_split_mixes_fwd_gates },
     { .text = "mhc_pre_split_mixes_bwd(mixes[T, P], scale[G], base[P], grad_pre_mix[T, N]?, grad_post_mix[T, N]?, "
               "grad_comb[T, N, M]?, post_mult: float = 2.0) -> grad_mixes: f32[T, P], grad_scale: f32[G], "
               "grad_base: f32[P]",
       .doc = "The gradients of mhc_pre_split_mixes_fwd's tensors; a gradient that is None is zero.",
-      .call = call_mhc_pre_split_mixes_bwd, .workspace = workspace_mhc_pre_split_mixes_bwd },
+      .call = call_mhc_pre_split_mixes_bwd,
+      .workspace = workspace_mhc_pre_split_mixes_bwd },
     { .text = "mhc_head_compute_mix_fwd(mixes[T, N], scale[G], base[N], pre_eps: float = 1e-6) -> pre_mix: f32[T, N]",
-      .doc = "The gate of a head: sigmoid(mixes * scale + base) + pre_eps.", .call = call_mhc_head_compute_mix_fwd },
+      .doc = "The gate of a head: sigmoid(mixes * scale + base) + pre_eps.",
+      .call = call_mhc_head_compute_mix_fwd },
     { .text = "mhc_head_compute_mix_bwd(mixes[T, N], scale[G], base[N], grad_pre_mix[T, N]) -> grad_mixes: f32[T, N], "
               "grad_scale: f32[G], grad_base: f32[N]",
-      .doc = "The gradients of mhc_head_compute_mix_fwd's tensors.", .call = call_mhc_head_compute_mix_bwd,
+      .doc = "The gradients of mhc_head_compute_mix_fwd's tensors.",
+      .call = call_mhc_head_compute_mix_bwd,
       .workspace = workspace_mhc_head_compute_mix_bwd },
     { .text = "mhc_sinkhorn_fwd(x[T, N, M], repeat: int = 20, eps: float = 1e-6) -> out: f32[T, N, M]",
       .doc = "Logits to a nearly doubly stochastic matrix: softmax of rows plus eps, columns divided by their sums "
              "plus eps, then repeat - 1 times rows and columns. out may be x.",
-      .check = check_mhc_sinkhorn_fwd, .call = call_mhc_sinkhorn_fwd },
+      .check = check_mhc_sinkhorn_fwd,
+      .call = call_mhc_sinkhorn_fwd },
     { .text = "mhc_sinkhorn_bwd(grad_out[T, N, M], x[T, N, M], repeat: int = 20, eps: float = 1e-6) -> "
               "grad_x: f32[T, N, M]",
       .doc = "The gradient of mhc_sinkhorn_fwd's x, by all of its steps backwards.",
-      .check = check_mhc_sinkhorn_bwd, .call = call_mhc_sinkhorn_bwd },
+      .check = check_mhc_sinkhorn_bwd,
+      .call = call_mhc_sinkhorn_bwd },
     { .text = "mhc_split_sinkhorn_fwd(mixes[T, P], scale[G], base[P], num_streams: int, post_mult: float = 2.0, "
               "pre_eps: float = 1e-6, post_eps: float = 0.0, repeat: int = 20, eps: float = 1e-6) -> "
               "pre_mix: f32[T, num_streams], post_mix: f32[T, num_streams], "
               "comb_mix: f32[T, num_streams, num_streams]",
       .doc = "mhc_pre_split_mixes_fwd, and mhc_sinkhorn_fwd of its comb, in one launch, the same bits.",
-      .check = check_mhc_split_sinkhorn_fwd, .call = call_mhc_split_sinkhorn_fwd },
+      .check = check_mhc_split_sinkhorn_fwd,
+      .call = call_mhc_split_sinkhorn_fwd },
     { .text = "mhc_split_sinkhorn_bwd(mixes[T, P], scale[G], base[P], grad_pre_mix[T, N]?, grad_post_mix[T, N]?, "
               "grad_comb_mix[T, N, M]?, post_mult: float = 2.0, repeat: int = 20, eps: float = 1e-6) -> "
               "grad_mixes: f32[T, P], grad_scale: f32[G], grad_base: f32[P]",
       .doc = "The gradients of mhc_split_sinkhorn_fwd's tensors, in one launch; a gradient that is None is zero.",
-      .check = check_mhc_split_sinkhorn_bwd, .call = call_mhc_split_sinkhorn_bwd,
+      .check = check_mhc_split_sinkhorn_bwd,
+      .call = call_mhc_split_sinkhorn_bwd,
       .workspace = workspace_mhc_split_sinkhorn_bwd },
 };
 DOMAIN_WITH(mhc, others);

@@ -35,7 +35,10 @@
 
 typedef struct { const char *p; } reader;
 
-static void skip_spaces(reader *r) { while (*r->p == ' ') r->p++; }
+static void skip_spaces(reader *r)
+{
+    while (*r->p == ' ') r->p++;
+}
 
 static bool take(reader *r, const char *token)
 {
@@ -65,7 +68,7 @@ static int param_named(const op_row *row, const char *word)
     return -1;
 }
 
-static bool parse_tensor(reader *r, op_row *row, param *p)     /* behind the `[` */
+static bool parse_tensor(reader *r, op_row *row, param *p) /* behind the `[` */
 {
     char w[NAME_BYTES];
     p->kind = 't';
@@ -82,7 +85,7 @@ static bool parse_tensor(reader *r, op_row *row, param *p)     /* behind the `[`
     return true;
 }
 
-static bool parse_default(reader *r, param *p)                       /* behind the `=` */
+static bool parse_default(reader *r, param *p) /* behind the `=` */
 {
     char w[NAME_BYTES], *end;
     p->has_default = true;
@@ -138,10 +141,10 @@ static bool parse_factor(reader *r, const op_row *row, factor *f)
         const param *p = &row->params[index];
         f->param = (signed char)index;
         for (int i = 0; i < p->num_words; i++)
-            if (p->word_bits[i] == 0) return false;                  /* a word that is no dtype */
+            if (p->word_bits[i] == 0) return false; /* a word that is no dtype */
         return strchr("ib", p->kind) || (strchr("te", p->kind) && !p->optional);
     }
-    for (int optional = 0; optional < 2; optional++)                 /* a tensor that is always there first */
+    for (int optional = 0; optional < 2; optional++) /* a tensor that is always there first */
         for (int i = 0; i < row->num_params; i++)
             for (int d = 0; d < row->params[i].ndim && row->params[i].optional == optional; d++)
                 if (PyUnicode_CompareWithASCIIString(row->params[i].dims[d], w) == 0)
@@ -173,10 +176,11 @@ static bool parse_result(reader *r, const op_row *row, result *o)
         const param *p = &row->params[o->dtype_from];
         if ((p->kind != 't' && p->kind != 'e') || p->optional) return false;
         for (int i = 0; i < p->num_words; i++)
-            if (p->word_dtype[i].bits == 0) return false;            /* a word that is no dtype */
+            if (p->word_dtype[i].bits == 0) return false; /* a word that is no dtype */
     }
     if (!take(r, "[")) return false;
-    do if (o->ndim == MAX_DIMS || !parse_extent(r, row, &o->size[o->ndim++])) return false;
+    do
+        if (o->ndim == MAX_DIMS || !parse_extent(r, row, &o->size[o->ndim++])) return false;
     while (take(r, ","));
     o->is_packed = !take(r, ";");
     for (int d = 0; !o->is_packed && d < o->ndim; d++)
@@ -194,13 +198,12 @@ static bool has_all_sizes(const op_row *row, const result *o)
     for (int d = 0; d < 2 * o->ndim; d++) {
         const extent *e = d < o->ndim ? &o->size[d] : &o->stride[d - o->ndim];
         for (int k = 0; k < e->count; k++)
-            if (e->f[k].axis >= 0 && row->params[e->f[k].param].optional && e->f[k].param != o->chosen_by)
-                return false;
+            if (e->f[k].axis >= 0 && row->params[e->f[k].param].optional && e->f[k].param != o->chosen_by) return false;
     }
     return true;
 }
 
-static bool parse_output(reader *r, op_row *row)               /* name: result [`if` name `else` result] */
+static bool parse_output(reader *r, op_row *row) /* name: result [`if` name `else` result] */
 {
     char w[NAME_BYTES];
     if (row->num_results + row->num_others == MAX_RESULTS) return false;
@@ -262,10 +265,11 @@ bool parse_row(op_row *row)
 {
     reader r = { .p = row->text };
     if (!take_word(&r, row->name) || !take(&r, "(")) return false;
-    do if (!parse_param(&r, row)) return false;
+    do
+        if (!parse_param(&r, row)) return false;
     while (take(&r, ","));
     if (!take(&r, ")") || !take(&r, "->")) return false;
-    row->first_tensor = -1; /* it sets the device, stream and type of the outputs */
+    row->first_tensor = -1;   /* it sets the device, stream and type of the outputs */
     bool is_followed = false; /* by a parameter without default: then it has none either */
     for (int i = row->num_params - 1; i >= 0; i--) {
         param *p = &row->params[i];
@@ -274,8 +278,8 @@ bool parse_row(op_row *row)
         if (!p->has_default) is_followed = true;
     }
     if (row->first_tensor < 0) return false;
-    if (!take(&r, "None"))
-        do if (!parse_output(&r, row)) return false;
+    if (!take(&r, "None")) do
+            if (!parse_output(&r, row)) return false;
         while (take(&r, ","));
     if (*r.p) return false;
     for (int i = 0; i < MAX_RESULTS; i++)

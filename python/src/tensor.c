@@ -6,7 +6,7 @@
 #include <string.h>
 
 torch_table torch;
-PyObject *str_out, *str_current_level;                  /* strings that calls use often */
+PyObject *str_out, *str_current_level; /* strings that calls use often */
 static PyObject *str_dlpack, *str_dlpack_device;
 
 /* The capsules "dltensor" and "dltensor_versioned"; both are DLPack's ABI. */
@@ -62,14 +62,13 @@ static type_entry learn_type(PyTypeObject *type)
     PyObject *capsule = PyObject_GetAttrString((PyObject *)type, "__dlpack_c_exchange_api__");
     if (capsule) {
         e.api = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
-        Py_DECREF(capsule);                                          /* the table behind it is static */
+        Py_DECREF(capsule); /* the table behind it is static */
         while (e.api && e.api->version.major != 1) e.api = e.api->older;
         if (e.api && (!e.api->borrow || !e.api->current_stream)) e.api = NULL;
     }
     PyErr_Clear();
     if (torch.tensor) {
-        if ((PyObject *)type == torch.tensor || (PyObject *)type == torch.parameter)
-            e.kind = e.api ? PLAIN : FOREIGN;
+        if ((PyObject *)type == torch.tensor || (PyObject *)type == torch.parameter) e.kind = e.api ? PLAIN : FOREIGN;
         else if (PyObject_HasAttrString((PyObject *)type, "__torch_function__")) e.kind = OVERRIDES;
     }
     if (num_types < MAX_TYPES) { /* if the table is full, the type is learned again each time */
@@ -137,7 +136,7 @@ static PyObject *export_capsule(PyObject *name, PyObject *object, tgl_stream str
                 : Py_BuildValue("{s(ii)}", "max_version", 1, 0);
     if (!kw) goto done;
     capsule = PyObject_Call(method, none, kw);
-    if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) {       /* a producer that knows only DLPack 0.x */
+    if (!capsule && PyErr_ExceptionMatches(PyExc_TypeError)) { /* a producer that knows only DLPack 0.x */
         PyErr_Clear();
         Py_DECREF(kw);
         kw = on_gpu ? Py_BuildValue("{sK}", "stream", number) : NULL;
@@ -201,18 +200,16 @@ static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, te
     if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
         const managed_versioned *m = PyCapsule_GetPointer(capsule, "dltensor_versioned");
         if (m->version.major != 1)
-            return PyErr_Format(PyExc_BufferError, "%U: speaks DLPack %u, want 1", name,
-                                (unsigned)m->version.major),
+            return PyErr_Format(PyExc_BufferError, "%U: speaks DLPack %u, want 1", name, (unsigned)m->version.major),
                    false;
         ref->tensor = m->tensor;
         ref->is_read_only = m->flags & FLAG_READ_ONLY;
     } else if (PyCapsule_IsValid(capsule, "dltensor")) {
         const managed_tensor *m = PyCapsule_GetPointer(capsule, "dltensor");
         ref->tensor = m->tensor;
-        ref->is_read_only = is_of_jax(object);          /* such a capsule cannot tell */
+        ref->is_read_only = is_of_jax(object); /* such a capsule cannot tell */
     } else
-        return PyErr_Format(PyExc_TypeError, "%U: __dlpack__() is %R, want a capsule of a tensor", name,
-                            capsule),
+        return PyErr_Format(PyExc_TypeError, "%U: __dlpack__() is %R, want a capsule of a tensor", name, capsule),
                false;
     if (dtype.bits) ref->tensor.dtype = dtype;
     return true;
@@ -230,8 +227,7 @@ static bool check_foreign(PyObject *name, const DLTensor *t)
     for (int d = 0; d < t->ndim; d++) {
         is_empty |= t->shape[d] == 0;
         if (t->shape[d] < 0)
-            return PyErr_Format(PyExc_ValueError, "%U: size %d is %lld, want >= 0", name, d,
-                                (long long)t->shape[d]),
+            return PyErr_Format(PyExc_ValueError, "%U: size %d is %lld, want >= 0", name, d, (long long)t->shape[d]),
                    false;
     }
     if (is_empty) return true;
@@ -240,7 +236,7 @@ static bool check_foreign(PyObject *name, const DLTensor *t)
     int64_t reach = t->dtype.bits * (int64_t)t->dtype.lanes / 8, step = reach;
     bool fits = true;
     for (int d = t->ndim - 1; d >= 0; d--) {
-        if (t->shape[d] == 1) continue;         /* its stride is not used */
+        if (t->shape[d] == 1) continue; /* its stride is not used */
         int64_t stride = step, length;
         if (t->strides)
             fits &= t->strides[d] != INT64_MIN &&
@@ -261,10 +257,10 @@ bool read_tensor(PyObject *name, PyObject *object, type_entry entry, tgl_stream 
     ref->is_torch = entry.api && entry.kind != FOREIGN;
     ref->is_read_only = false;
     if (!entry.api && torch.tensor && PyObject_IsInstance(object, torch.tensor) == 1)
-        return PyErr_Format(PyExc_TypeError, "%U: is a tensor of an older torch, want torch 2.10 or newer", name), false;
+        return PyErr_Format(PyExc_TypeError, "%U: is a tensor of an older torch, want torch 2.10 or newer", name),
+               false;
     if (!entry.api) return read_capsule(name, object, stream, ref) && check_foreign(name, &ref->tensor);
-    if (entry.api->borrow(object, &ref->tensor) == 0)
-        return entry.kind != FOREIGN || check_foreign(name, &ref->tensor);
+    if (entry.api->borrow(object, &ref->tensor) == 0) return entry.kind != FOREIGN || check_foreign(name, &ref->tensor);
     shorten_error(name, PyExc_ValueError);
     return false;
 }
@@ -306,8 +302,7 @@ static bool says_true(PyObject *object, const char *method)
  * therefore not asked, which would cost 80 ns. */
 bool is_lazy(PyObject *object, const DLTensor *t)
 {
-    if (t->dtype.code == TGL_DL_COMPLEX)
-        return says_true(object, "is_conj") || says_true(object, "is_neg");
+    if (t->dtype.code == TGL_DL_COMPLEX) return says_true(object, "is_conj") || says_true(object, "is_neg");
     if (t->dtype.code != TGL_DL_FLOAT || !t->strides) return false;
     for (int d = 0; d < t->ndim; d++)
         if (t->strides[d] == 1 && t->shape[d] > 1) return false;
@@ -357,20 +352,20 @@ static PyObject *torch_dtype(DLDataType d)
     Py_DECREF(number);
     if (dtype) last[slot].key = key, last[slot].dtype = dtype;
     else if (!PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "torch has no dtype of DLPack code %d with %d bits, %d lanes", d.code,
-                     d.bits, d.lanes);
+        PyErr_Format(PyExc_ValueError, "torch has no dtype of DLPack code %d with %d bits, %d lanes", d.code, d.bits,
+                     d.lanes);
     return dtype;
 }
 
-static PyObject *torch_arguments(const DLTensor *want, memo *m)      /* (shape, strides, dtype) */
+static PyObject *torch_arguments(const DLTensor *want, memo *m) /* (shape, strides, dtype) */
 {
     const size_t bytes = sizeof(int64_t) * (size_t)want->ndim;
-    if (!m->args || m->ndim != want->ndim || !dtype_is(m->dtype, want->dtype) ||
-        memcmp(m->shape, want->shape, bytes) || memcmp(m->strides, want->strides, bytes)) {
+    if (!m->args || m->ndim != want->ndim || !dtype_is(m->dtype, want->dtype) || memcmp(m->shape, want->shape, bytes) ||
+        memcmp(m->strides, want->strides, bytes)) {
         PyObject *dtype = torch_dtype(want->dtype);
         if (!dtype) return NULL;
-        PyObject *args = Py_BuildValue("(NNO)", tuple_of(want->shape, want->ndim),
-                                       tuple_of(want->strides, want->ndim), dtype);
+        PyObject *args =
+            Py_BuildValue("(NNO)", tuple_of(want->shape, want->ndim), tuple_of(want->strides, want->ndim), dtype);
         if (!args) return NULL;
         Py_XDECREF(m->args);
         m->args = args;
@@ -421,8 +416,7 @@ static bool allocate(const tensor_ref *like, const DLTensor *want, memo *m, tens
     PyObject *args = torch_arguments(want, m);
     if (!args) return false;
     out->api = like->api;
-    out->object = fast->object != Py_None && is_here ? call_builtin(fast, args)
-                                                     : torch_empty_strided(want, args);
+    out->object = fast->object != Py_None && is_here ? call_builtin(fast, args) : torch_empty_strided(want, args);
     bool ok = out->object && out->api->borrow(out->object, &out->tensor) == 0;
     if (ok && out->tensor.device.device_id != want->device.device_id) {
         Py_DECREF(out->object);
@@ -435,8 +429,7 @@ static bool allocate(const tensor_ref *like, const DLTensor *want, memo *m, tens
 
 /* Columns with padding at their ends. The last column has its padding too, as readers load whole vectors.
  * as_strided_() changes the tensor itself, which has no base then. */
-static bool allocate_columns(const tensor_ref *like, const DLTensor *want, bool zeroes_ends, memo *m,
-                             tensor_ref *out)
+static bool allocate_columns(const tensor_ref *like, const DLTensor *want, bool zeroes_ends, memo *m, tensor_ref *out)
 {
     int64_t shape[2] = { want->strides[1], want->shape[1] };
     DLTensor whole = *want;
@@ -460,11 +453,10 @@ static bool allocate_columns(const tensor_ref *like, const DLTensor *want, bool 
     return ok;
 }
 
-static bool make_torch_output(const tensor_ref *like, const DLTensor *want, bool zeroes_ends, memo *m,
-                              tensor_ref *out)
+static bool make_torch_output(const tensor_ref *like, const DLTensor *want, bool zeroes_ends, memo *m, tensor_ref *out)
 {
-    const bool has_ends = want->ndim == 2 && want->strides[0] == 1 && want->strides[1] > want->shape[0] &&
-                          want->shape[0] > 0;
+    const bool has_ends =
+        want->ndim == 2 && want->strides[0] == 1 && want->strides[1] > want->shape[0] && want->shape[0] > 0;
     return has_ends ? allocate_columns(like, want, zeroes_ends, m, out) : allocate(like, want, m, out);
 }
 
@@ -496,11 +488,11 @@ static PyObject *array_dtype(DLDataType d)
 
 /* NumPy and CuPy have empty(), found by the package of the type. JAX's arrays cannot be written: on the CPU one of NumPy
  * becomes one of JAX after the call. Other libraries need out=. */
-static bool make_array_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want,
-                              tgl_stream stream, tensor_ref *out)
+static bool make_array_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, tgl_stream stream,
+                              tensor_ref *out)
 {
     PyObject *shape = NULL, *dtype = NULL, *package = NULL;
-    bool is_packed = true, ok = false;          /* empty() makes only packed arrays */
+    bool is_packed = true, ok = false; /* empty() makes only packed arrays */
     int64_t step = 1;
     for (int d = want->ndim - 1; d >= 0; d--) {
         is_packed &= want->shape[d] <= 1 || want->strides[d] == step;
@@ -509,9 +501,7 @@ static bool make_array_output(const tensor_ref *like, PyObject *like_object, con
     out->is_for_jax = want->device.device_type == kDLCPU && is_of_jax(like_object);
     if (is_packed && (out->is_for_jax || is_of_package(like_object, "numpy"))) package = PyImport_ImportModule("numpy");
     else if (is_packed && is_of_package(like_object, "cupy")) package = PyImport_ImportModule("cupy");
-    else
-        PyErr_Format(PyExc_TypeError,
-                     "no output can be made for a %R: give out=", (PyObject *)Py_TYPE(like_object));
+    else PyErr_Format(PyExc_TypeError, "no output can be made for a %R: give out=", (PyObject *)Py_TYPE(like_object));
     if (package)
         dtype = dtype_is(want->dtype, like->tensor.dtype) ? PyObject_GetAttrString(like_object, "dtype")
                                                           : array_dtype(want->dtype);
@@ -520,7 +510,7 @@ static bool make_array_output(const tensor_ref *like, PyObject *like_object, con
     if (out->object) {
         PyObject *made = out->object;
         ok = read_tensor(str_out, made, entry_of(made), stream, out);
-        out->tensor.dtype = want->dtype;        /* FP8 that is bytes to NumPy */
+        out->tensor.dtype = want->dtype; /* FP8 that is bytes to NumPy */
         out->object = made;
     }
     Py_XDECREF(shape);
@@ -541,8 +531,8 @@ bool finish_output(tensor_ref *out)
     return true;
 }
 
-bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, bool zeroes_ends,
-                 memo *memory, tgl_stream stream, tensor_ref *out)
+bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, bool zeroes_ends, memo *memory,
+                 tgl_stream stream, tensor_ref *out)
 {
     out->object = out->capsule = NULL;
     out->api = NULL;

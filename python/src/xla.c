@@ -9,21 +9,67 @@
 #include <stdio.h>
 #include <string.h>
 
-#define XLA_HEAD size_t struct_size; struct xla_extension *extensions
+#define XLA_HEAD        \
+    size_t struct_size; \
+    struct xla_extension *extensions
 
-typedef struct xla_extension { size_t struct_size; int type; struct xla_extension *next; } xla_extension;
-typedef struct { XLA_HEAD; int major, minor; } xla_version;
-typedef struct { XLA_HEAD; int dtype; void *data; int64_t rank, *dims; } xla_buffer;
-typedef struct { const char *text; size_t bytes; } xla_text;
-typedef struct { int dtype; size_t count; const int64_t *data; } xla_array;
-typedef struct { XLA_HEAD; int64_t count; const int *types; xla_buffer **buffers; } xla_buffers;
-typedef struct { XLA_HEAD; int64_t count; const int *types; xla_text **names; void **values; } xla_attributes;
+typedef struct xla_extension {
+    size_t struct_size;
+    int type;
+    struct xla_extension *next;
+} xla_extension;
+typedef struct {
+    XLA_HEAD;
+    int major, minor;
+} xla_version;
+typedef struct {
+    XLA_HEAD;
+    int dtype;
+    void *data;
+    int64_t rank, *dims;
+} xla_buffer;
+typedef struct {
+    const char *text;
+    size_t bytes;
+} xla_text;
+typedef struct {
+    int dtype;
+    size_t count;
+    const int64_t *data;
+} xla_array;
+typedef struct {
+    XLA_HEAD;
+    int64_t count;
+    const int *types;
+    xla_buffer **buffers;
+} xla_buffers;
+typedef struct {
+    XLA_HEAD;
+    int64_t count;
+    const int *types;
+    xla_text **names;
+    void **values;
+} xla_attributes;
 
 typedef struct xla_error xla_error;
-typedef struct { XLA_HEAD; const char *message; int code; } xla_error_create;
-typedef struct { XLA_HEAD; xla_error *error; } xla_error_destroy;
-typedef struct { XLA_HEAD; void *context, *stream; } xla_stream_get;
-typedef struct { XLA_HEAD; void *context; int32_t device; } xla_device_get;
+typedef struct {
+    XLA_HEAD;
+    const char *message;
+    int code;
+} xla_error_create;
+typedef struct {
+    XLA_HEAD;
+    xla_error *error;
+} xla_error_destroy;
+typedef struct {
+    XLA_HEAD;
+    void *context, *stream;
+} xla_stream_get;
+typedef struct {
+    XLA_HEAD;
+    void *context;
+    int32_t device;
+} xla_device_get;
 
 typedef struct {
     XLA_HEAD;
@@ -48,8 +94,15 @@ typedef struct {
 } xla_frame;
 
 /* Asks what the handler is; answered in place of a call. */
-typedef struct { size_t struct_size; xla_version version; uint32_t traits; } xla_metadata;
-typedef struct { xla_extension base; xla_metadata *metadata; } xla_question;
+typedef struct {
+    size_t struct_size;
+    xla_version version;
+    uint32_t traits;
+} xla_metadata;
+typedef struct {
+    xla_extension base;
+    xla_metadata *metadata;
+} xla_question;
 
 enum { XLA_METADATA = 1, XLA_BUFFER = 1, XLA_ARRAY = 1, XLA_STRING = 4, XLA_EXECUTE = 3, XLA_S64 = 5 };
 enum { INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8, INTERNAL = 13 };
@@ -58,21 +111,21 @@ enum { INVALID_ARGUMENT = 3, RESOURCE_EXHAUSTED = 8, INTERNAL = 13 };
 PyObject *xla_layout(PyObject *m, PyObject *none)
 {
     const size_t at[] = {
-        offsetof(xla_extension, type), offsetof(xla_extension, next), offsetof(xla_version, major),
-        offsetof(xla_version, minor), offsetof(xla_buffer, dtype), offsetof(xla_buffer, data),
-        offsetof(xla_buffer, rank), offsetof(xla_buffer, dims), offsetof(xla_text, text), offsetof(xla_text, bytes),
-        offsetof(xla_array, dtype), offsetof(xla_array, count), offsetof(xla_array, data),
-        offsetof(xla_buffers, count), offsetof(xla_buffers, types), offsetof(xla_buffers, buffers),
-        offsetof(xla_buffers, count), offsetof(xla_buffers, types), offsetof(xla_buffers, buffers),
-        offsetof(xla_attributes, count), offsetof(xla_attributes, types), offsetof(xla_attributes, names),
-        offsetof(xla_attributes, values), offsetof(xla_error_create, message), offsetof(xla_error_create, code),
-        offsetof(xla_error_destroy, error), offsetof(xla_stream_get, context), offsetof(xla_stream_get, stream),
-        offsetof(xla_device_get, context), offsetof(xla_device_get, device), offsetof(xla_api, version),
-        offsetof(xla_api, create_error), offsetof(xla_api, destroy_error), offsetof(xla_api, get_stream),
-        offsetof(xla_api, get_device), offsetof(xla_frame, api), offsetof(xla_frame, context),
-        offsetof(xla_frame, stage), offsetof(xla_frame, args), offsetof(xla_frame, rets),
-        offsetof(xla_frame, attributes), offsetof(xla_metadata, version), offsetof(xla_metadata, traits),
-        offsetof(xla_question, metadata)
+        offsetof(xla_extension, type),    offsetof(xla_extension, next),      offsetof(xla_version, major),
+        offsetof(xla_version, minor),     offsetof(xla_buffer, dtype),        offsetof(xla_buffer, data),
+        offsetof(xla_buffer, rank),       offsetof(xla_buffer, dims),         offsetof(xla_text, text),
+        offsetof(xla_text, bytes),        offsetof(xla_array, dtype),         offsetof(xla_array, count),
+        offsetof(xla_array, data),        offsetof(xla_buffers, count),       offsetof(xla_buffers, types),
+        offsetof(xla_buffers, buffers),   offsetof(xla_buffers, count),       offsetof(xla_buffers, types),
+        offsetof(xla_buffers, buffers),   offsetof(xla_attributes, count),    offsetof(xla_attributes, types),
+        offsetof(xla_attributes, names),  offsetof(xla_attributes, values),   offsetof(xla_error_create, message),
+        offsetof(xla_error_create, code), offsetof(xla_error_destroy, error), offsetof(xla_stream_get, context),
+        offsetof(xla_stream_get, stream), offsetof(xla_device_get, context),  offsetof(xla_device_get, device),
+        offsetof(xla_api, version),       offsetof(xla_api, create_error),    offsetof(xla_api, destroy_error),
+        offsetof(xla_api, get_stream),    offsetof(xla_api, get_device),      offsetof(xla_frame, api),
+        offsetof(xla_frame, context),     offsetof(xla_frame, stage),         offsetof(xla_frame, args),
+        offsetof(xla_frame, rets),        offsetof(xla_frame, attributes),    offsetof(xla_metadata, version),
+        offsetof(xla_metadata, traits),   offsetof(xla_question, metadata)
     };
     PyObject *list = PyList_New(0);
     for (size_t i = 0; list && i < sizeof at / sizeof at[0]; i++) {
@@ -84,13 +137,16 @@ PyObject *xla_layout(PyObject *m, PyObject *none)
 }
 
 /* XLA's numbers of dtypes, beside ours. */
-static const struct { int number; DLDataType dtype; } dtypes[] = {
-    { 1, { TGL_DL_BOOL, 8, 1 } },      { 2, { TGL_DL_INT, 8, 1 } },        { 3, { TGL_DL_INT, 16, 1 } },
-    { 4, { TGL_DL_INT, 32, 1 } },      { 5, { TGL_DL_INT, 64, 1 } },       { 6, { TGL_DL_UINT, 8, 1 } },
-    { 7, { TGL_DL_UINT, 16, 1 } },     { 8, { TGL_DL_UINT, 32, 1 } },      { 9, { TGL_DL_UINT, 64, 1 } },
-    { 10, { TGL_DL_FLOAT, 16, 1 } },   { 11, { TGL_DL_FLOAT, 32, 1 } },    { 12, { TGL_DL_FLOAT, 64, 1 } },
-    { 16, { TGL_DL_BFLOAT, 16, 1 } },  { 15, { TGL_DL_COMPLEX, 64, 1 } },  { 18, { TGL_DL_COMPLEX, 128, 1 } },
-    { 19, { TGL_DL_E5M2, 8, 1 } },     { 20, { TGL_DL_E4M3FN, 8, 1 } },    { 24, { TGL_DL_E5M2 + 1, 8, 1 } },
+static const struct {
+    int number;
+    DLDataType dtype;
+} dtypes[] = {
+    { 1, { TGL_DL_BOOL, 8, 1 } },        { 2, { TGL_DL_INT, 8, 1 } },       { 3, { TGL_DL_INT, 16, 1 } },
+    { 4, { TGL_DL_INT, 32, 1 } },        { 5, { TGL_DL_INT, 64, 1 } },      { 6, { TGL_DL_UINT, 8, 1 } },
+    { 7, { TGL_DL_UINT, 16, 1 } },       { 8, { TGL_DL_UINT, 32, 1 } },     { 9, { TGL_DL_UINT, 64, 1 } },
+    { 10, { TGL_DL_FLOAT, 16, 1 } },     { 11, { TGL_DL_FLOAT, 32, 1 } },   { 12, { TGL_DL_FLOAT, 64, 1 } },
+    { 16, { TGL_DL_BFLOAT, 16, 1 } },    { 15, { TGL_DL_COMPLEX, 64, 1 } }, { 18, { TGL_DL_COMPLEX, 128, 1 } },
+    { 19, { TGL_DL_E5M2, 8, 1 } },       { 20, { TGL_DL_E4M3FN, 8, 1 } },   { 24, { TGL_DL_E5M2 + 1, 8, 1 } },
     { 25, { TGL_DL_E4M3FN + 1, 8, 1 } }, { 33, { TGL_DL_E8M0FNU, 8, 1 } },
 };
 
@@ -119,7 +175,7 @@ static xla_error *fail(const xla_frame *x, int code, const char *op, const char 
 static xla_error *fail_with(const xla_frame *x, const op_row *row, tgl_status status)
 {
     const int code = status == TGL_ERR_ARGUMENT ? INVALID_ARGUMENT
-                   : status == TGL_ERR_MEMORY   ? RESOURCE_EXHAUSTED
+                     : status == TGL_ERR_MEMORY ? RESOURCE_EXHAUSTED
                                                 : INTERNAL;
     return fail(x, code, row->name, tgl_last_error());
 }
@@ -160,8 +216,8 @@ static const void *attribute(const xla_frame *x, const char *name, int type)
 static xla_error *run(const xla_frame *x, const op_row *row, frame *f, int device, bool is_on_gpu)
 {
     f->workspace_bytes = is_on_gpu && row->workspace ? row->workspace(f) : 0;
-    tgl_status status = f->workspace_bytes == 0 ? TGL_OK
-                      : tgl_workspace_get(device, f->workspace_bytes, f->stream, &f->workspace);
+    tgl_status status =
+        f->workspace_bytes == 0 ? TGL_OK : tgl_workspace_get(device, f->workspace_bytes, f->stream, &f->workspace);
     if (status == TGL_OK) status = row->call(f);
     if (status == TGL_OK) return NULL;
     xla_error *error = fail_with(x, row, status);
@@ -172,7 +228,8 @@ static xla_error *run(const xla_frame *x, const op_row *row, frame *f, int devic
 /* `numbers` is: a bit for each argument that is given, then each argument (a double's bits; for a tensor whether it is
  * column-major), then for each output its rows if it is column-major, else -1. Outputs after the row's own are the
  * arguments that it writes: XLA gives both the same memory. */
-static xla_error *call(const xla_frame *x, const op_row *row, const int64_t *numbers, tgl_stream stream, DLDevice device)
+static xla_error *call(const xla_frame *x, const op_row *row, const int64_t *numbers, tgl_stream stream,
+                       DLDevice device)
 {
     frame f = { .stream = stream };
     DLTensor in[MAX_PARAMS], out[MAX_RESULTS];
@@ -212,7 +269,7 @@ static xla_error *handle(const xla_frame *x, bool is_on_gpu)
     if (x->extensions && x->extensions->type == XLA_METADATA) {
         xla_metadata *about = ((const xla_question *)(const void *)x->extensions)->metadata;
         about->version.major = 0, about->version.minor = 1;
-        about->traits = 0;                  /* not in XLA's graphs: the first call of its kind may compile */
+        about->traits = 0; /* not in XLA's graphs: the first call of its kind may compile */
         return NULL;
     }
     if (x->stage != XLA_EXECUTE) return NULL;
@@ -221,7 +278,8 @@ static xla_error *handle(const xla_frame *x, bool is_on_gpu)
     const op_row *row = op ? find_row(op->text, op->bytes) : NULL;
     if (!row || !numbers || numbers->dtype != XLA_S64 ||
         numbers->count != (size_t)(1 + row->num_params + row->num_results))
-        return fail(x, INVALID_ARGUMENT, row ? row->name : "jax", "this call was traced by another version of the package");
+        return fail(x, INVALID_ARGUMENT, row ? row->name : "jax",
+                    "this call was traced by another version of the package");
     DLDevice device = { is_on_gpu ? kDLCUDA : kDLCPU, 0 };
     tgl_stream stream = NULL;
     if (is_on_gpu) {
@@ -247,7 +305,7 @@ PyObject *xla_handlers(PyObject *m, PyObject *none)
     static xla_error *(*const handlers[])(const xla_frame *) = { handle_cpu, handle_cuda };
     static const char name[] = "xla._CUSTOM_CALL_TARGET";
     void *address[2];
-    memcpy(address, handlers, sizeof address);      /* ISO C casts no function to an object pointer */
+    memcpy(address, handlers, sizeof address); /* ISO C casts no function to an object pointer */
     PyObject *cpu = PyCapsule_New(address[0], name, NULL), *cuda = cpu ? PyCapsule_New(address[1], name, NULL) : NULL;
     if (cuda) return Py_BuildValue("{sNsN}", "cpu", cpu, "CUDA", cuda);
     Py_XDECREF(cpu);

@@ -18,7 +18,7 @@ typedef enum { TGL_CPU_PLAIN, TGL_CPU_BASE, TGL_CPU_AVX2, TGL_CPU_AVX512 } tgl_c
 /* For tests: sets the highest level, as TEGULA_CPU does. */
 void tgl_cpu_limit(tgl_cpu_level highest);
 
-extern atomic_int tgl_cpu_known;        /* the level; -1 until settings.c has read the environment */
+extern atomic_int tgl_cpu_known; /* the level; -1 until settings.c has read the environment */
 tgl_cpu_level tgl_cpu_read(void);
 static inline tgl_cpu_level tgl_cpu(void)
 {
@@ -38,10 +38,11 @@ static inline tgl_cpu_level tgl_cpu(void)
     type name##_base(__VA_ARGS__);        \
     type name##_avx2(__VA_ARGS__);        \
     type name##_avx512(__VA_ARGS__)
-#define TGL_CHOOSE(plain, name)                     \
-    (tgl_cpu() == TGL_CPU_AVX512 ? name##_avx512 :  \
-     tgl_cpu() == TGL_CPU_AVX2   ? name##_avx2 :    \
-     tgl_cpu() == TGL_CPU_BASE   ? name##_base : plain)
+#define TGL_CHOOSE(plain, name)                  \
+    (tgl_cpu() == TGL_CPU_AVX512 ? name##_avx512 \
+     : tgl_cpu() == TGL_CPU_AVX2 ? name##_avx2   \
+     : tgl_cpu() == TGL_CPU_BASE ? name##_base   \
+                                 : plain)
 #else
 #define TGL_DECLARE_FAST(type, name, ...) type name##_base(__VA_ARGS__)
 #define TGL_CHOOSE(plain, name) (tgl_cpu() == TGL_CPU_PLAIN ? plain : name##_base)

@@ -29,10 +29,7 @@ static const struct { tgl_dtype dtype; const char *name; DLDataType dlpack; } dt
 // clang-format on
 enum { NUM_DTYPES = sizeof dtypes / sizeof dtypes[0] };
 
-static bool is_same(DLDataType a, DLDataType b)
-{
-    return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes;
-}
+static bool is_same(DLDataType a, DLDataType b) { return a.code == b.code && a.bits == b.bits && a.lanes == b.lanes; }
 
 static bool has_width(DLDataType dtype)
 {

@@ -6,7 +6,7 @@
 
 #include "tegula/core.h"
 
-typedef uint32_t tgl_dtype;         /* one of these, or a set of them */
+typedef uint32_t tgl_dtype; /* one of these, or a set of them */
 enum {
     TGL_BOOL = 1 << 0,
     TGL_I8 = 1 << 1,

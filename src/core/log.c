@@ -20,7 +20,7 @@ void tgl_log(tgl_log_level level, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     snprintf(line, sizeof line, "tegula: %s\n", text);
-    fputs(line, stderr);                        /* one write, so that lines of several threads do not mix */
+    fputs(line, stderr); /* one write, so that lines of several threads do not mix */
 }
 
 void tgl_log_indices(const char *name, const DLTensor *indices, int64_t n)
@@ -52,7 +52,7 @@ void tgl_log_indices_where(const char *name, const DLTensor *indices, int64_t n,
         }
     }
     if (count > 0)
-        tgl_log(TGL_LOG_CALL, "%s: %lld of %lld indices are out of range: [%lld, %lld] is %lld, want < %lld",
-                name, (long long)count, (long long)total, (long long)first_row, (long long)first_col,
-                (long long)first, (long long)n);
+        tgl_log(TGL_LOG_CALL, "%s: %lld of %lld indices are out of range: [%lld, %lld] is %lld, want < %lld", name,
+                (long long)count, (long long)total, (long long)first_row, (long long)first_col, (long long)first,
+                (long long)n);
 }

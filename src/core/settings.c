@@ -39,8 +39,8 @@ static char complaints[512];
 static void complain(const char *variable, const char *value, const char *want)
 {
     const size_t n = strlen(complaints);
-    snprintf(complaints + n, sizeof complaints - n, "%s%s: is \"%.60s\", want %s", n ? "; " : "", variable,
-             value, want);
+    snprintf(complaints + n, sizeof complaints - n, "%s%s: is \"%.60s\", want %s", n ? "; " : "", variable, value,
+             want);
 }
 
 /* A program with more rights than its caller (setuid, file capabilities) must not load a library or write
@@ -57,11 +57,11 @@ static const char *variable_of(const char *name)
 static const char *text(const char *variable)
 {
     const char *value = variable_of(variable);
-    char *copy = value && *value ? strdup(value) : NULL;    /* setenv may invalidate it */
+    char *copy = value && *value ? strdup(value) : NULL; /* setenv may invalidate it */
     return copy ? copy : "";
 }
 
-static int number(const char *variable, int highest)        /* 0 is the default of all of them */
+static int number(const char *variable, int highest) /* 0 is the default of all of them */
 {
     const char *value = variable_of(variable);
     if (!value || !*value) return 0;
@@ -85,7 +85,7 @@ static int one_of(const char *variable, const char *const *words, int count, con
 
 static tgl_cpu_level supported_cpu_level(void)
 {
-#ifdef __x86_64__           /* the options of CMakeLists.txt */
+#ifdef __x86_64__ /* the options of CMakeLists.txt */
     if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return TGL_CPU_BASE;
     const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                             __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
@@ -107,7 +107,7 @@ static void unlock_cache_dir(void) { pthread_mutex_unlock(&cache_dir_lock); }
 
 static void read_environment(void)
 {
-    pthread_atfork(lock_cache_dir, unlock_cache_dir, unlock_cache_dir);     /* unlocked in a child */
+    pthread_atfork(lock_cache_dir, unlock_cache_dir, unlock_cache_dir); /* unlocked in a child */
     settings.log_level = one_of("TEGULA_LOG", log_words, 4, "off, error, info or call", TGL_LOG_OFF);
     settings.libcuda = text("TEGULA_LIBCUDA");
     settings.libnvrtc = text("TEGULA_LIBNVRTC");
@@ -122,7 +122,7 @@ static void read_environment(void)
     for (int i = 0; i < TGL_MAX_DEVICES; i++) atomic_store(&num_sms[i], -1);
     atomic_store(&pdl, one_of("TEGULA_PDL", switch_words, 2, "0 or 1", 1) == 1);
     atomic_store(&jit_mode, one_of("TEGULA_JIT", jit_words, 2, "auto or never", TGL_JIT_AUTO));
-    const char *folder = variable_of("TEGULA_CACHE_DIR");        /* set and empty: no disk cache */
+    const char *folder = variable_of("TEGULA_CACHE_DIR"); /* set and empty: no disk cache */
     if (folder && strlen(folder) < sizeof cache_dir) {
         strcpy(cache_dir, folder);
         cache_dir_is_set = true;
@@ -135,7 +135,7 @@ const tgl_settings *tgl_settings_get(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     static atomic_bool is_read, reported;
-    if (atomic_load_explicit(&is_read, memory_order_acquire)) return &settings;     /* on every launch */
+    if (atomic_load_explicit(&is_read, memory_order_acquire)) return &settings; /* on every launch */
     pthread_once(&once, read_environment);
     if (complaints[0] && !atomic_exchange(&reported, true)) tgl_log(TGL_LOG_ERROR, "%s", complaints);
     atomic_store_explicit(&is_read, true, memory_order_release);
@@ -147,8 +147,7 @@ const tgl_settings *tgl_settings_get(void)
 tgl_status tgl_set_num_threads(int n)
 {
     if (n < 0 || n > TGL_MAX_THREADS)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_threads: is %d, want 0 (the default) to %d", n,
-                        TGL_MAX_THREADS);
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_threads: is %d, want 0 (the default) to %d", n, TGL_MAX_THREADS);
     tgl_settings_get();
     atomic_store(&num_threads, n);
     return TGL_OK;
@@ -191,8 +190,7 @@ int tgl_settings_num_sms(int device, int device_num_sms)
 {
     tgl_settings_get();
     int n = -1;
-    if (device >= 0 && device < TGL_MAX_DEVICES)
-        n = atomic_load_explicit(&num_sms[device], memory_order_relaxed);
+    if (device >= 0 && device < TGL_MAX_DEVICES) n = atomic_load_explicit(&num_sms[device], memory_order_relaxed);
     if (n < 0) n = atomic_load_explicit(&default_num_sms, memory_order_relaxed);
     return n == 0 || n > device_num_sms ? device_num_sms : n;
 }
@@ -228,8 +226,7 @@ tgl_jit_mode tgl_get_jit_mode(void)
 tgl_status tgl_set_cache_dir(const char *path)
 {
     if (path && strlen(path) >= sizeof cache_dir)
-        return tgl_fail(TGL_ERR_ARGUMENT, "path: has %zu bytes, want fewer than %zu", strlen(path),
-                        sizeof cache_dir);
+        return tgl_fail(TGL_ERR_ARGUMENT, "path: has %zu bytes, want fewer than %zu", strlen(path), sizeof cache_dir);
     tgl_settings_get();
     lock_cache_dir();
     cache_dir_is_set = path != NULL;
@@ -258,7 +255,9 @@ bool tgl_settings_cache_dir(char path[TGL_PATH_BYTES])
 
 bool tgl_settings_row(int i, tgl_setting_row *row)
 {
-    static const struct { const char *variable, *meaning; } rows[] = {
+    static const struct {
+        const char *variable, *meaning;
+    } rows[] = {
         { "TEGULA_LOG", "lines on stderr: off, error, info or call" },
         { "TEGULA_CPU", "CPU loops: auto, or at most plain, base, avx2 or avx512" },
         { "TEGULA_NUM_THREADS", "CPU threads; 0: what OpenMP would use" },

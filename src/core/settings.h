@@ -6,11 +6,7 @@
 
 #include "tegula/core.h"
 
-enum {
-    TGL_PATH_BYTES = 4096,
-    TGL_MAX_DEVICES = 64,
-    TGL_MAX_THREADS = 1024
-};
+enum { TGL_PATH_BYTES = 4096, TGL_MAX_DEVICES = 64, TGL_MAX_THREADS = 1024 };
 
 /* Paths are "" if not set. Strings live as long as the process. */
 typedef struct {

@@ -38,9 +38,9 @@ int64_t tgl_run_steps(const tgl_step *s, const int64_t *values)
     return stack[0];
 }
 
-const struct tgl_packing_sizes TGL_PACKINGS[TGL_NUM_PACKINGS] = {
-    [TGL_UNPACKED] = { 1, 1, "" }, [TGL_PACKED_E2M1] = { 2, 1, "e2m1" }, [TGL_PACKED_E5M6] = { 8, 12, "e5m6" }
-};
+const struct tgl_packing_sizes TGL_PACKINGS[TGL_NUM_PACKINGS] = { [TGL_UNPACKED] = { 1, 1, "" },
+                                                                  [TGL_PACKED_E2M1] = { 2, 1, "e2m1" },
+                                                                  [TGL_PACKED_E5M6] = { 8, 12, "e5m6" } };
 
 bool tgl_scales_fit(const DLTensor *x, bool is_written)
 {
@@ -49,8 +49,7 @@ bool tgl_scales_fit(const DLTensor *x, bool is_written)
     const bool by_rows = are_floats && (x->shape[1] == 1 || (x->shape[0] > 1 ? down != 1 : right == 1));
     const int inner = by_rows ? 1 : 0, outer = 1 - inner;
     const int64_t min = is_written ? x->shape[inner] : 0;
-    return (x->shape[inner] == 1 || tgl_stride(x, inner) == 1) &&
-           (x->shape[outer] == 1 || tgl_stride(x, outer) >= min);
+    return (x->shape[inner] == 1 || tgl_stride(x, inner) == 1) && (x->shape[outer] == 1 || tgl_stride(x, outer) >= min);
 }
 
 /* ---- scalars and rules ---- */
@@ -106,10 +105,7 @@ static tgl_status check_float(const tgl_value *v, float is)
     return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %g, want >= %" PRId64, v->name, (double)is, v->low.constant);
 }
 
-static const void *field_of(const void *params, const tgl_value *v)
-{
-    return (const char *)params + v->offset;
-}
+static const void *field_of(const void *params, const tgl_value *v) { return (const char *)params + v->offset; }
 
 static void load_scalars(const tgl_table *t, const void *params, int64_t *values)
 {
@@ -127,8 +123,7 @@ static tgl_status check_scalars(const tgl_table *t, const tgl_params *of, const 
                                 const void *params, int64_t *values)
 {
     if (!params) return tgl_fail(TGL_ERR_ARGUMENT, "params: is NULL, want a struct");
-    if (of)
-        TGL_TRY(tgl_expect_reserved((const uint64_t *)(const void *)((const char *)params + of->reserved)));
+    if (of) TGL_TRY(tgl_expect_reserved((const uint64_t *)(const void *)((const char *)params + of->reserved)));
     load_scalars(t, params, values);
     for (int i = t->num_sizes; i < t->num_values; i++) {
         const tgl_value *v = &t->values[i];
@@ -147,8 +142,8 @@ static tgl_status check_rule(const tgl_table *t, const tgl_rule *r, const DLTens
     const char *name = r->tensor >= 0 ? t->tensors[r->tensor].name : t->values[r->value].name;
     if (r->kind == TGL_RULE_NEEDS) {
         if (r->other_tensor >= 0)
-            return tgl_fail(TGL_ERR_ARGUMENT, "%s: is NULL, want a tensor with %s",
-                            t->tensors[r->other_tensor].name, name);
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: is NULL, want a tensor with %s", t->tensors[r->other_tensor].name,
+                            name);
         const char *other = t->values[r->other_value].name;
         if (!r->dtypes) return tgl_fail(TGL_ERR_ARGUMENT, "%s: is false, want true with %s", other, name);
         return tgl_fail(TGL_ERR_ARGUMENT, "%s: is false, want true for %s of %s (packed)", other, name,
@@ -169,8 +164,7 @@ static tgl_status check_rule(const tgl_table *t, const tgl_rule *r, const DLTens
     return refuse(name, values[r->value], want);
 }
 
-static tgl_status check_rules(const tgl_table *t, int after, const DLTensor *const *tensors,
-                              const int64_t *values)
+static tgl_status check_rules(const tgl_table *t, int after, const DLTensor *const *tensors, const int64_t *values)
 {
     for (int i = 0; i < t->num_rules; i++)
         if (t->rules[i].after == after) TGL_TRY(check_rule(t, &t->rules[i], tensors, values));
@@ -185,8 +179,8 @@ static const DLTensor *leader(const tgl_table *t, const DLTensor *const *tensors
     return NULL;
 }
 
-static tgl_status expect_alone(const tgl_table *t, const tgl_arg *a, const DLTensor *const *tensors,
-                               const DLTensor *x, const int64_t *values)
+static tgl_status expect_alone(const tgl_table *t, const tgl_arg *a, const DLTensor *const *tensors, const DLTensor *x,
+                               const int64_t *values)
 {
     tgl_dtype dtypes = a->dtypes;
     if (a->if_given >= 0 && !tensors[a->if_given]) dtypes = a->otherwise;
@@ -195,8 +189,7 @@ static tgl_status expect_alone(const tgl_table *t, const tgl_arg *a, const DLTen
     if (a->has_leading) {
         const DLTensor *first = leader(t, tensors);
         if (first && first == x && (x->ndim < a->ndim || x->ndim > TGL_MAX_DIMS))
-            return tgl_fail(TGL_ERR_ARGUMENT, "%s: rank is %d, want %d..%d", a->name, x->ndim, a->ndim,
-                            TGL_MAX_DIMS);
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: rank is %d, want %d..%d", a->name, x->ndim, a->ndim, TGL_MAX_DIMS);
         if (first) ndim = first->ndim;
     }
     TGL_TRY(tgl_expect(a->name, x, dtypes, ndim, a->layout));
@@ -232,8 +225,8 @@ static tgl_status check_factors(const tgl_arg *a, const DLTensor *x, uint32_t ow
         if (size->value < 0 || !(own >> size->value & 1) || shape[i] % size->factor == 0) continue;
         char want[96];
         snprintf(want, sizeof want, size->factor == 2 ? "an even number" : "a multiple of %d", size->factor);
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: columns are %" PRId64 ", want %s%s%s%s", a->name, shape[i],
-                        want, size->note ? " (" : "", size->note ? size->note : "", size->note ? ")" : "");
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: columns are %" PRId64 ", want %s%s%s%s", a->name, shape[i], want,
+                        size->note ? " (" : "", size->note ? size->note : "", size->note ? ")" : "");
     }
     return TGL_OK;
 }
@@ -261,9 +254,8 @@ static tgl_dim wanted_size(const tgl_table *t, const tgl_arg *a, int dim, const 
 }
 
 /* only_own: checks only the sizes that this tensor determines. The message has all. */
-static tgl_status check_sizes(const tgl_table *t, const tgl_arg *a, const DLTensor *x,
-                              const DLTensor *const *tensors, const int64_t *values, uint32_t own,
-                              bool only_own)
+static tgl_status check_sizes(const tgl_table *t, const tgl_arg *a, const DLTensor *x, const DLTensor *const *tensors,
+                              const int64_t *values, uint32_t own, bool only_own)
 {
     const int leading = x->ndim - a->ndim;
     tgl_dim want[TGL_MAX_DIMS];
@@ -282,12 +274,12 @@ static tgl_status expect_e5m6(const tgl_arg *a, const DLTensor *x)
 {
     const int64_t width = x->shape[x->ndim - 1];
     if (width % 12)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: rows are %" PRId64 " bytes, want a multiple of 12 for e5m6",
-                        a->name, width);
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: rows are %" PRId64 " bytes, want a multiple of 12 for e5m6", a->name,
+                        width);
     if (tgl_is_empty(x)) return TGL_OK;
     if (x->shape[0] > 1 && tgl_stride(x, 0) % 4)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: rows are %" PRId64
-                        " bytes apart, want a multiple of 4 for e5m6", a->name, tgl_stride(x, 0));
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: rows are %" PRId64 " bytes apart, want a multiple of 4 for e5m6",
+                        a->name, tgl_stride(x, 0));
     return tgl_expect_aligned(a->name, x, 4);
 }
 
@@ -309,22 +301,21 @@ static tgl_status expect_scales(const tgl_arg *a, const DLTensor *x)
     char want[96];
     const int64_t rows = a->is_written ? x->shape[0] : 0, cols = a->is_written ? x->shape[1] : 0;
     const int n = snprintf(want, sizeof want, "[1, >= %" PRId64 "]", rows);
-    if (tgl_dtype_is(x->dtype, TGL_F32))
-        snprintf(want + n, sizeof want - (size_t)n, " or [>= %" PRId64 ", 1]", cols);
-    return tgl_fail(TGL_ERR_ARGUMENT, "%s: strides are [%" PRId64 ", %" PRId64 "], want %s", a->name,
-                    tgl_stride(x, 0), tgl_stride(x, 1), want);
+    if (tgl_dtype_is(x->dtype, TGL_F32)) snprintf(want + n, sizeof want - (size_t)n, " or [>= %" PRId64 ", 1]", cols);
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: strides are [%" PRId64 ", %" PRId64 "], want %s", a->name, tgl_stride(x, 0),
+                    tgl_stride(x, 1), want);
 }
 
-static tgl_status check_shape(const tgl_table *t, const tgl_arg *a, const DLTensor *x,
-                              const DLTensor *const *tensors, const int64_t *values, uint32_t own)
+static tgl_status check_shape(const tgl_table *t, const tgl_arg *a, const DLTensor *x, const DLTensor *const *tensors,
+                              const int64_t *values, uint32_t own)
 {
     if (tgl_packing_of(t, a, x, values) == TGL_PACKED_E5M6) TGL_TRY(expect_e5m6(a, x));
     TGL_TRY(check_sizes(t, a, x, tensors, values, own, false));
     if (tgl_is_empty(x)) return TGL_OK;
     if (a->is_scales) return expect_scales(a, x);
     if (a->is_written && a->layout == TGL_ROWS && x->shape[0] > 1 && tgl_stride(x, 0) < x->shape[1])
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: strides are [%" PRId64 ", 1], want >= %" PRId64
-                        " between rows", a->name, tgl_stride(x, 0), x->shape[1]);
+        return tgl_fail(TGL_ERR_ARGUMENT, "%s: strides are [%" PRId64 ", 1], want >= %" PRId64 " between rows", a->name,
+                        tgl_stride(x, 0), x->shape[1]);
     return TGL_OK;
 }
 
@@ -370,8 +361,7 @@ tgl_status tgl_check_slowly(const tgl_table *t, const tgl_params *of, const DLTe
     uint32_t own[TGL_MAX_TENSORS];
     for (int i = 0; i < t->num_sizes; i++) values[i] = 0;
     if (t->num_scalars) TGL_TRY(check_scalars(t, of, tensors, params, values));
-    for (int i = t->num_sizes + t->num_scalars; i < t->num_values; i++)
-        values[i] = tensors[t->values[i].with] != NULL;
+    for (int i = t->num_sizes + t->num_scalars; i < t->num_values; i++) values[i] = tensors[t->values[i].with] != NULL;
     TGL_TRY(check_rules(t, -1, tensors, values));
     for (int i = 0; i < t->num_tensors; i++)
         if (tensors[i] || !t->tensors[i].is_optional)
@@ -413,7 +403,7 @@ static const tgl_table *parse_once(tgl_signature *s)
         return NULL;
     }
     if (atomic_compare_exchange_strong(&s->table, &known, made)) return made;
-    free(made);                                 /* another thread was first */
+    free(made); /* another thread was first */
     return known;
 }
 

@@ -20,8 +20,8 @@ typedef struct tgl_table tgl_table;
 typedef struct tgl_params tgl_params;
 typedef struct {
     const char *text;
-    const tgl_params *params;   /* the struct with the scalars; NULL: see tgl_check() */
-    const char *sizes;          /* "num_tokens, num_experts": those of the text; NULL: any */
+    const tgl_params *params; /* the struct with the scalars; NULL: see tgl_check() */
+    const char *sizes;        /* "num_tokens, num_experts": those of the text; NULL: any */
     _Atomic(const tgl_table *) table;
 } tgl_signature;
 #define TGL_SIGNATURE(text_, ...) { .text = (text_), .params = __VA_ARGS__ }
@@ -43,12 +43,23 @@ typedef struct {
  *     static const tgl_field FIELDS[] = { FIELD(format), FIELD(num_per_tokens), ... };
  *     const tgl_params TGL_QUANT_PARAMS = TGL_PARAMS(tgl_quant_params, FIELDS); */
 typedef enum { TGL_FIELD_INT, TGL_FIELD_ENUM, TGL_FIELD_BOOL, TGL_FIELD_FLOAT } tgl_field_type;
-typedef struct { const char *name; size_t offset; tgl_field_type type; } tgl_field;
-struct tgl_params { const tgl_field *fields; int num_fields; size_t reserved; };
-#define TGL_FIELD(type, field)                                                                             \
-    { #field, offsetof(type, field),                                                                       \
-      _Generic(((type *)0)->field, int64_t: TGL_FIELD_INT, bool: TGL_FIELD_BOOL, float: TGL_FIELD_FLOAT,   \
-               default: TGL_FIELD_ENUM) }
+typedef struct {
+    const char *name;
+    size_t offset;
+    tgl_field_type type;
+} tgl_field;
+struct tgl_params {
+    const tgl_field *fields;
+    int num_fields;
+    size_t reserved;
+};
+#define TGL_FIELD(type, field)       \
+    { #field, offsetof(type, field), \
+      _Generic(((type *)0)->field,   \
+          int64_t: TGL_FIELD_INT,    \
+          bool: TGL_FIELD_BOOL,      \
+          float: TGL_FIELD_FLOAT,    \
+          default: TGL_FIELD_ENUM) }
 #define TGL_PARAMS(type, fields) { (fields), sizeof(fields) / sizeof((fields)[0]), offsetof(type, reserved) }
 
 /* Checks a call; TGL_ERR_ARGUMENT with a message if it fails. `tensors` are in the order of the text,

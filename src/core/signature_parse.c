@@ -53,15 +53,18 @@
 
 #include "core/signature_table.h"
 
-typedef struct { const char *begin; int length; } word;
+typedef struct {
+    const char *begin;
+    int length;
+} word;
 
 typedef struct {
     const char *p;
     tgl_table *t;
     const tgl_params *params;
-    const char *wrong, *want;                   /* the first mistake; NULL: none yet */
-    int num_tensors, num_scalars;               /* that have been read */
-    bool is_word[TGL_MAX_VALUES];               /* of scalars, in order: {a|b} */
+    const char *wrong, *want;     /* the first mistake; NULL: none yet */
+    int num_tensors, num_scalars; /* that have been read */
+    bool is_word[TGL_MAX_VALUES]; /* of scalars, in order: {a|b} */
 } reader;
 
 static bool fail(reader *r, const char *place, const char *want)
@@ -73,7 +76,10 @@ static bool fail(reader *r, const char *place, const char *want)
 /* ---- words ---- */
 
 static bool is_letter(char c) { return isalnum((unsigned char)c) || c == '_'; }
-static void skip(reader *r) { while (*r->p == ' ') r->p++; }
+static void skip(reader *r)
+{
+    while (*r->p == ' ') r->p++;
+}
 
 static word word_at(const char *p)
 {
@@ -85,8 +91,7 @@ static word word_at(const char *p)
 
 static bool is(word w, const char *name)
 {
-    return w.length && name && *name == *w.begin && !strncmp(w.begin, name, (size_t)w.length) &&
-           !name[w.length];
+    return w.length && name && *name == *w.begin && !strncmp(w.begin, name, (size_t)w.length) && !name[w.length];
 }
 
 static bool peek(reader *r, const char *token)
@@ -123,7 +128,7 @@ static const char *keep(reader *r, word w)
     }
     char *to = t->names + t->num_name_bytes;
     memcpy(to, w.begin, (size_t)w.length);
-    t->num_name_bytes += w.length + 1;          /* the table is zeroed */
+    t->num_name_bytes += w.length + 1; /* the table is zeroed */
     return to;
 }
 
@@ -176,8 +181,7 @@ static bool add_value(reader *r, word w, tgl_value_type type)
     if (t->num_values == TGL_MAX_VALUES) return fail(r, w.begin, "fewer sizes and scalars");
     if (type != TGL_VALUE_GIVEN && tensor_named(t, w) >= 0) return fail(r, w.begin, "a name of its own");
     tgl_value *v = &t->values[t->num_values];
-    *v = (tgl_value){ .name = keep(r, w), .type = type, .with = -1, .with_value = -1, .owner = -1,
-                      .with_words = -1 };
+    *v = (tgl_value){ .name = keep(r, w), .type = type, .with = -1, .with_value = -1, .owner = -1, .with_words = -1 };
     t->num_values++;
     return v->name;
 }
@@ -215,7 +219,7 @@ static bool add_names(reader *r)
     word scalars[TGL_MAX_VALUES], w;
     int num_scalars = 0;
     const char *begin = r->p;
-    for (; *r->p; r->p += w.length == 0) {      /* arguments: words followed by a colon */
+    for (; *r->p; r->p += w.length == 0) { /* arguments: words followed by a colon */
         w = word_at(r->p);
         r->p += w.length;
         if (is(w, "where")) break;
@@ -232,14 +236,14 @@ static bool add_names(reader *r)
     }
     const char *end = r->p;
     bool is_inside = false;
-    for (r->p = begin; r->p < end;) {           /* sizes: in brackets, each at the start of a dimension */
+    for (r->p = begin; r->p < end;) { /* sizes: in brackets, each at the start of a dimension */
         const char c = *r->p++;
         int factor;
         is_inside = c == '[' || (is_inside && c != ']');
         if (c == '(' && is_inside) r->p += strcspn(r->p, ")");
         if (!is_inside || (c != '[' && c != ',') || !take_size(r, &w, &factor)) continue;
-        const bool is_known = value_named(r->t, w) >= 0 || tensor_named(r->t, w) >= 0 ||
-                              is_one_of(w, scalars, num_scalars);
+        const bool is_known =
+            value_named(r->t, w) >= 0 || tensor_named(r->t, w) >= 0 || is_one_of(w, scalars, num_scalars);
         if (!is_known && !add_value(r, w, TGL_VALUE_SIZE)) return false;
     }
     r->t->num_sizes = r->t->num_values;
@@ -309,7 +313,7 @@ static bool parse_sum(reader *r)
     }
 }
 
-static bool parse_if(reader *r)                 /* a if c else b: c, j past a, a, e past b, b */
+static bool parse_if(reader *r) /* a if c else b: c, j past a, a, e past b, b */
 {
     tgl_table *t = r->t;
     const int from = t->num_steps;
@@ -339,13 +343,13 @@ static bool is_linear(const tgl_step *s, int count, tgl_number *out, int *depth)
     for (int i = 0; i < count; i++) {
         if (s[i].op == 'k' || s[i].op == 'v') {
             const bool is_value = s[i].op == 'v';
-            stack[n++] = (tgl_number){ TGL_NUMBER_LINEAR, .value = s[i].value, .factor = is_value,
-                                       .constant = s[i].constant };
+            stack[n++] =
+                (tgl_number){ TGL_NUMBER_LINEAR, .value = s[i].value, .factor = is_value, .constant = s[i].constant };
             if (n > *depth) *depth = n;
             continue;
         }
         n--;
-        if (s[i].op == 'j' || s[i].op == 'e') {         /* one of two parts is skipped */
+        if (s[i].op == 'j' || s[i].op == 'e') { /* one of two parts is skipped */
             ok = false;
             continue;
         }
@@ -457,8 +461,8 @@ static bool parse_type(reader *r, tgl_arg *a)
 {
     tgl_table *t = r->t;
     if (take(r, "("))
-        return parse_dtypes(r, a, &a->dtypes) && expect(r, "if") && take_tensor(r, &a->if_given) &&
-               expect(r, "else") && parse_dtypes(r, a, &a->otherwise) && expect(r, ")");
+        return parse_dtypes(r, a, &a->dtypes) && expect(r, "if") && take_tensor(r, &a->if_given) && expect(r, "else") &&
+               parse_dtypes(r, a, &a->otherwise) && expect(r, ")");
     skip(r);
     const word w = word_at(r->p);
     const int value = value_named(t, w), tensor = tensor_named(t, w);
@@ -482,7 +486,7 @@ static bool parse_type(reader *r, tgl_arg *a)
 static bool parse_tensor(reader *r, word name, bool is_output)
 {
     tgl_arg *a = &r->t->tensors[r->num_tensors++];
-    if (!is(name, a->name)) return fail(r, name.begin, "a tensor");      /* impossible: names came first */
+    if (!is(name, a->name)) return fail(r, name.begin, "a tensor"); /* impossible: names came first */
     a->is_written = is_output;
     if (!parse_type(r, a) || !expect(r, "[")) return false;
     if (take(r, "...")) {
@@ -555,7 +559,7 @@ static bool find_field(reader *r, word name, tgl_value *v, tgl_field_type type)
 /* A number, and its name if it is just a name. */
 static bool parse_named(reader *r, tgl_number *out, const char **name)
 {
-    if (!parse_number_by(r, parse_sum, out)) return false;         /* an `if` is not part of it */
+    if (!parse_number_by(r, parse_sum, out)) return false; /* an `if` is not part of it */
     const bool is_name = out->kind == TGL_NUMBER_LINEAR && out->factor == 1 && out->constant == 0;
     *name = is_name ? r->t->values[out->value].name : NULL;
     return true;
@@ -651,8 +655,7 @@ static bool parse_bounds(reader *r, int value, tgl_rule *rule, bool *is_rule)
         if (high.kind != TGL_NUMBER_LINEAR) return fail(r, place, "<= for such an expression");
         high.constant--;
         if (!is_size) {
-            if (v->type != TGL_VALUE_INT || v->high.kind)
-                return fail(r, place, "an int without an upper bound");
+            if (v->type != TGL_VALUE_INT || v->high.kind) return fail(r, place, "an int without an upper bound");
             v->high = high;
             *is_rule = false;
             return true;
@@ -695,9 +698,12 @@ static bool parse_rule(reader *r)
     tgl_table *t = r->t;
     word w, other;
     if (!take_word(r, &w)) return false;
-    tgl_rule rule = { .tensor = (int8_t)tensor_named(t, w), .value = (int8_t)value_named(t, w), .after = -1,
-                      .other_tensor = -1, .other_value = -1 };
-    if (rule.tensor >= 0) rule.value = -1;      /* an expression may have added it as "is it given?" */
+    tgl_rule rule = { .tensor = (int8_t)tensor_named(t, w),
+                      .value = (int8_t)value_named(t, w),
+                      .after = -1,
+                      .other_tensor = -1,
+                      .other_value = -1 };
+    if (rule.tensor >= 0) rule.value = -1; /* an expression may have added it as "is it given?" */
     if (rule.tensor < 0 && rule.value < 0) return fail(r, w.begin, "a tensor, a size or a scalar");
     if (take(r, "needs")) {
         if (!parse_needs(r, &rule)) return false;
@@ -742,8 +748,7 @@ static int known_after(const tgl_table *t, const tgl_number *n)
 {
     if (tgl_is_constant(n)) return -1;
     if (n->kind == TGL_NUMBER_LINEAR) return value_known_after(t, n->value);
-    if (n->kind == TGL_NUMBER_QUOTIENT)
-        return larger(value_known_after(t, n->value), value_known_after(t, n->divisor));
+    if (n->kind == TGL_NUMBER_QUOTIENT) return larger(value_known_after(t, n->value), value_known_after(t, n->divisor));
     int last = -1;
     for (const tgl_step *s = &t->steps[n->value]; s->op; s++)
         if (s->op == 'v') last = larger(last, value_known_after(t, s->value));
@@ -785,20 +790,23 @@ static bool defer_ranges(reader *r)
         tgl_value *v = &t->values[i];
         if (known_after(t, &v->low) < 0 && known_after(t, &v->high) < 0) continue;
         if (t->num_rules == TGL_MAX_RULES) return fail(r, r->p, "fewer rules");
-        t->rules[t->num_rules++] = (tgl_rule){ .kind = TGL_RULE_WITHIN, .tensor = -1, .value = (int8_t)i,
-                                               .other_tensor = -1, .other_value = -1, .low = v->low,
+        t->rules[t->num_rules++] = (tgl_rule){ .kind = TGL_RULE_WITHIN,
+                                               .tensor = -1,
+                                               .value = (int8_t)i,
+                                               .other_tensor = -1,
+                                               .other_value = -1,
+                                               .low = v->low,
                                                .high = v->high };
         v->low = v->high = (tgl_number){ 0 };
     }
     for (int i = 0; i < t->num_rules; i++) {
         tgl_rule *rule = &t->rules[i];
         int after = larger(known_after(t, &rule->low), known_after(t, &rule->high));
-        if (rule->value >= 0 && rule->kind != TGL_RULE_NEEDS)
-            after = larger(after, value_known_after(t, rule->value));
+        if (rule->value >= 0 && rule->kind != TGL_RULE_NEEDS) after = larger(after, value_known_after(t, rule->value));
         if (rule->kind == TGL_RULE_DIVIDES) after = larger(after, value_known_after(t, rule->other_value));
         if (rule->kind == TGL_RULE_MULTIPLE) after = larger(after, known_after(t, &rule->condition));
-        if (rule->kind == TGL_RULE_MULTIPLE && rule->other_value >= 0) after = -1;      /* 0 is 0 then */
-        if (rule->dtypes) after = t->num_tensors;               /* after its sizes */
+        if (rule->kind == TGL_RULE_MULTIPLE && rule->other_value >= 0) after = -1; /* 0 is 0 then */
+        if (rule->dtypes) after = t->num_tensors;                                  /* after its sizes */
         rule->after = (int8_t)after;
     }
     return true;
@@ -811,14 +819,12 @@ static bool parse(reader *r)
     if (!take_word(r, &name) || !(t->name = keep(r, name)) || !expect(r, "(") || !add_names(r)) return false;
     if (!parse_arguments(r, false, false) || !expect(r, ")")) return false;
     if (take(r, "->") && !parse_arguments(r, true, false)) return false;
-    if (take(r, "where"))
-        do
+    if (take(r, "where")) do
             if (!parse_rule(r)) return false;
         while (take(r, ","));
     skip(r);
     if (*r->p) return fail(r, r->p, "the end");
-    if (t->tensors[0].is_optional)
-        return fail(r, r->p, "a first tensor that is always given: its device counts");
+    if (t->tensors[0].is_optional) return fail(r, r->p, "a first tensor that is always given: its device counts");
     find_home(t);
     find_owners(t);
     return defer_ranges(r);
@@ -832,9 +838,8 @@ static tgl_status compare_sizes(const tgl_table *t, const char *sizes)
         const word w = word_at(sizes);
         const char *want = i < t->num_sizes ? t->values[i].name : "";
         if (i < t->num_sizes ? !is(w, want) : *sizes)
-            return tgl_fail(TGL_ERR_INTERNAL,
-                            "signature of %s: size %d of the struct is \"%.*s\", want \"%s\"", t->name, i,
-                            w.length, w.begin, want);
+            return tgl_fail(TGL_ERR_INTERNAL, "signature of %s: size %d of the struct is \"%.*s\", want \"%s\"",
+                            t->name, i, w.length, w.begin, want);
         sizes += w.length;
     }
     return TGL_OK;

@@ -8,7 +8,7 @@
 #include "core/signature_table.h"
 
 #define NO_DTYPE UINT32_MAX
-#define INLINE static inline __attribute__((always_inline))     /* saves 5 to 20 ns per call */
+#define INLINE static inline __attribute__((always_inline)) /* saves 5 to 20 ns per call */
 
 enum {
     IS_OPTIONAL = 1,
@@ -21,10 +21,7 @@ enum {
     IS_ANYWHERE = 128
 };
 
-static uint32_t key_of(DLDataType d)
-{
-    return (uint32_t)d.code | (uint32_t)d.bits << 8 | (uint32_t)d.lanes << 16;
-}
+static uint32_t key_of(DLDataType d) { return (uint32_t)d.code | (uint32_t)d.bits << 8 | (uint32_t)d.lanes << 16; }
 
 static uint64_t device_of(const DLTensor *x)
 {
@@ -36,8 +33,8 @@ static uint64_t device_of(const DLTensor *x)
 
 /* ---- scalars ---- */
 
-static bool check_scalars(const tgl_table *t, const tgl_params *of, const DLTensor *const *tensors,
-                          const void *params, int64_t *values)
+static bool check_scalars(const tgl_table *t, const tgl_params *of, const DLTensor *const *tensors, const void *params,
+                          int64_t *values)
 {
     uint64_t bits = 0;
     if (of) {
@@ -70,9 +67,9 @@ static bool check_scalars(const tgl_table *t, const tgl_params *of, const DLTens
 typedef struct { uintptr_t begin, end; } span;
 typedef struct {
     uint64_t device;
-    const DLTensor *leader;                     /* the others must have its leading dimensions */
-    uint32_t bound;                             /* mask of values */
-    span spans[TGL_MAX_TENSORS];                /* of memory; { 0, 0 }: none */
+    const DLTensor *leader;      /* the others must have its leading dimensions */
+    uint32_t bound;              /* mask of values */
+    span spans[TGL_MAX_TENSORS]; /* of memory; { 0, 0 }: none */
 } call;
 
 /* The number of elements from first to last in memory, of a tensor that is not packed; 0 if the layout
@@ -85,7 +82,7 @@ static __attribute__((noinline)) int64_t reach_of(const tgl_quick_arg *q, const 
     if (q->layout == TGL_ROWS) {
         if (x->strides[last] != 1 && x->shape[last] != 1) return 0;
         if (q->flags & IS_WRITTEN && x->shape[0] != 1 && x->strides[0] < x->shape[1]) return 0;
-        if (q->flags & IS_CODES && x->strides[0] % 4) return 0;         /* as e5m6 wants it */
+        if (q->flags & IS_CODES && x->strides[0] % 4) return 0; /* as e5m6 wants it */
     }
     int64_t reach = 0;
     for (int i = 0; i <= last; i++) {
@@ -108,8 +105,8 @@ static __attribute__((noinline)) int leading_of(const tgl_quick_arg *q, const DL
     return leading;
 }
 
-INLINE bool check_tensor(const tgl_quick_arg *q, const uint32_t *dtypes, tgl_packing packing,
-                         const DLTensor *x, int64_t *values, call *c)
+INLINE bool check_tensor(const tgl_quick_arg *q, const uint32_t *dtypes, tgl_packing packing, const DLTensor *x,
+                         int64_t *values, call *c)
 {
     const uint32_t dtype = key_of(x->dtype), bits = (uint32_t)x->dtype.bits * x->dtype.lanes;
     const uint32_t flags = q->flags;
@@ -124,7 +121,7 @@ INLINE bool check_tensor(const tgl_quick_arg *q, const uint32_t *dtypes, tgl_pac
 
     const int64_t *shape = x->shape, *strides = x->strides;
     const int8_t *size = q->sizes + q->ndim;
-    uint64_t packed = 1, large = 0;             /* OR of all factors of the product */
+    uint64_t packed = 1, large = 0; /* OR of all factors of the product */
     bool is_packed = true;
     for (int i = last; i >= 0; i--) {
         const int64_t n = shape[i];
@@ -142,22 +139,21 @@ INLINE bool check_tensor(const tgl_quick_arg *q, const uint32_t *dtypes, tgl_pac
         large |= packed | (uint64_t)n;
         packed *= (uint64_t)n;
     }
-    if (large >> 31) return false;              /* the product might overflow, or a size is negative */
+    if (large >> 31) return false; /* the product might overflow, or a size is negative */
     span *out = &c->spans[q->place];
     *out = (span){ 0, 0 };
-    if (packed == 0) return true;               /* empty: strides and data are ignored */
-    const bool is_odd = flags & IS_SCALES && dtype == dtypes[1];        /* i32, by columns */
+    if (packed == 0) return true;                                /* empty: strides and data are ignored */
+    const bool is_odd = flags & IS_SCALES && dtype == dtypes[1]; /* i32, by columns */
     if (!is_packed || is_odd) packed = strides ? (uint64_t)reach_of(q, x) : 0;
     const uintptr_t at = (uintptr_t)x->data + x->byte_offset, width = bits / 8;
     const uintptr_t align = packing == TGL_PACKED_E5M6 ? 4 : width < 8 ? width : 8;
     *out = (span){ at, at + packed * width };
     const bool is_addressed = x->data && at >= x->byte_offset && out->end > at && !(at & (align - 1));
-    return is_addressed && packed - 1 < (uint64_t)1 << 51;      /* so it has fewer than 2^56 bytes */
+    return is_addressed && packed - 1 < (uint64_t)1 << 51; /* so it has fewer than 2^56 bytes */
 }
 
 /* A dimension that is not just a name, once the values in it are known. */
-static bool check_dim(const tgl_table *t, int place, int dim, const DLTensor *const *tensors, int64_t *values,
-                      call *c)
+static bool check_dim(const tgl_table *t, int place, int dim, const DLTensor *const *tensors, int64_t *values, call *c)
 {
     const tgl_arg *a = &t->tensors[place];
     const tgl_size *size = &a->sizes[dim];
@@ -184,7 +180,7 @@ static bool is_within(const tgl_table *t, int value, const int64_t *values)
     if (v->low.kind && values[value] < tgl_number_of(t, &v->low, values)) return false;
     if (!v->high.kind) return true;
     const int64_t high = tgl_number_of(t, &v->high, values);
-    return values[value] <= (v->is_of_elements ? high / 2 : high);      /* elements: at most twice as many */
+    return values[value] <= (v->is_of_elements ? high / 2 : high); /* elements: at most twice as many */
 }
 
 /* ---- memory ---- */
@@ -247,8 +243,8 @@ INLINE bool check_tensors(const tgl_table *t, const DLTensor *const *tensors, in
     return true;
 }
 
-bool tgl_check_quickly(const tgl_table *t, const tgl_params *of, const DLTensor *const *tensors,
-                       const void *params, int64_t *values)
+bool tgl_check_quickly(const tgl_table *t, const tgl_params *of, const DLTensor *const *tensors, const void *params,
+                       int64_t *values)
 {
     const tgl_quick *q = &t->quick;
     const DLTensor *first = tensors[t->home];
@@ -257,8 +253,7 @@ bool tgl_check_quickly(const tgl_table *t, const tgl_params *of, const DLTensor 
     if (device != TGL_DL_CPU && (device != TGL_DL_CUDA || id < 0 || id >= TGL_MAX_DEVICES)) return false;
     for (int i = 0; i < q->num_unowned; i++) values[q->unowned[i]] = 0;
     if (t->num_scalars && (!params || !check_scalars(t, of, tensors, params, values))) return false;
-    for (int i = t->num_sizes + t->num_scalars; i < t->num_values; i++)
-        values[i] = tensors[t->values[i].with] != NULL;
+    for (int i = t->num_sizes + t->num_scalars; i < t->num_values; i++) values[i] = tensors[t->values[i].with] != NULL;
 
     call c;
     c.device = device_of(first);
@@ -278,7 +273,7 @@ bool tgl_check_quickly(const tgl_table *t, const tgl_params *of, const DLTensor 
     }
     for (int i = 0; i < t->num_rules; i++)
         if (!tgl_rule_holds(t, &t->rules[i], tensors, values)) return false;
-    for (int i = 0; i < q->num_by_word; i++) {  /* columns must fit codes that are not given, too */
+    for (int i = 0; i < q->num_by_word; i++) { /* columns must fit codes that are not given, too */
         const int place = q->by_word[i];
         if (!tensors[place] && tgl_packing_of(t, &t->tensors[place], NULL, values)) return false;
     }
@@ -300,14 +295,17 @@ static bool make_arg(const tgl_table *t, int place, tgl_quick_arg *q)
 {
     const tgl_arg *a = &t->tensors[place];
     const bool is_any = a->dtypes == TGL_ANY, is_codes = a->is_e2m1 || a->by_word >= 0;
-    *q = (tgl_quick_arg){ .place = (uint8_t)place, .ndim = (uint8_t)a->ndim, .layout = (uint8_t)a->layout,
-                          .if_given = a->if_given, .like = a->like, .by_word = a->by_word };
-    q->flags = (uint8_t)((a->is_optional ? IS_OPTIONAL : 0) | (a->is_written ? IS_WRITTEN : 0) |
-                         (is_any ? IS_ANY : 0) | (a->is_scales ? IS_SCALES : 0) | (is_codes ? IS_CODES : 0) |
-                         (a->is_host ? IS_HOST : 0) | (a->has_leading ? HAS_LEADING : 0) |
-                         (a->is_anywhere ? IS_ANYWHERE : 0));
+    *q = (tgl_quick_arg){ .place = (uint8_t)place,
+                          .ndim = (uint8_t)a->ndim,
+                          .layout = (uint8_t)a->layout,
+                          .if_given = a->if_given,
+                          .like = a->like,
+                          .by_word = a->by_word };
+    q->flags = (uint8_t)((a->is_optional ? IS_OPTIONAL : 0) | (a->is_written ? IS_WRITTEN : 0) | (is_any ? IS_ANY : 0) |
+                         (a->is_scales ? IS_SCALES : 0) | (is_codes ? IS_CODES : 0) | (a->is_host ? IS_HOST : 0) |
+                         (a->has_leading ? HAS_LEADING : 0) | (a->is_anywhere ? IS_ANYWHERE : 0));
     bool ok = list_dtypes(is_any ? 0 : a->dtypes, q->dtypes) && list_dtypes(a->otherwise, q->otherwise);
-    if (a->is_scales) {                         /* in the order that check_tensor() expects */
+    if (a->is_scales) { /* in the order that check_tensor() expects */
         list_dtypes(TGL_F32, q->dtypes);
         q->dtypes[1] = key_of(tgl_dtype_to_dlpack(TGL_I32));
     }
@@ -342,13 +340,16 @@ static bool make_scalar(tgl_quick *q, const tgl_value *v, int i)
 {
     const bool has_low = v->low.kind && tgl_is_constant(&v->low);
     if (v->type == TGL_VALUE_FLOAT && !has_low) return true;
-    q->scalars[q->num_scalars++] = (tgl_quick_scalar){
-        .value = (uint8_t)i, .type = (uint8_t)v->type, .offset = (uint16_t)v->offset,
-        .with = v->type == TGL_VALUE_WORD ? (int8_t)v->with_words : v->with, .with_value = v->with_value,
-        .num_words = (uint8_t)v->num_words, .num_words_given = (uint8_t)v->num_words_given,
-        .low = has_low ? v->low.constant : INT64_MIN,
-        .zero = tgl_is_constant(&v->fallback) ? v->fallback.constant : 0
-    };
+    q->scalars[q->num_scalars++] =
+        (tgl_quick_scalar){ .value = (uint8_t)i,
+                            .type = (uint8_t)v->type,
+                            .offset = (uint16_t)v->offset,
+                            .with = v->type == TGL_VALUE_WORD ? (int8_t)v->with_words : v->with,
+                            .with_value = v->with_value,
+                            .num_words = (uint8_t)v->num_words,
+                            .num_words_given = (uint8_t)v->num_words_given,
+                            .low = has_low ? v->low.constant : INT64_MIN,
+                            .zero = tgl_is_constant(&v->fallback) ? v->fallback.constant : 0 };
     return v->offset <= UINT16_MAX && (v->type == TGL_VALUE_FLOAT || v->with_value < 0);
 }
 
@@ -372,7 +373,7 @@ void tgl_make_quick(tgl_table *t)
     for (int i = 0; i < t->num_values; i++) {
         const tgl_value *v = &t->values[i];
         const bool is_size = v->type == TGL_VALUE_SIZE, has_range = v->high.kind || !tgl_is_constant(&v->low);
-        for (int w = 0; w < v->num_words; w++)  /* of words that name a dtype */
+        for (int w = 0; w < v->num_words; w++) /* of words that name a dtype */
             q->is_possible &= v->words[w].packing || !v->words[w].dtypes || v->words[w].dtypes == TGL_E4M3;
         if (is_size ? v->low.kind || v->high.kind : v->type == TGL_VALUE_INT && has_range) {
             q->ranges[q->num_ranges++] = (uint8_t)i;

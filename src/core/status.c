@@ -23,10 +23,7 @@ tgl_status tgl_fail(tgl_status status, const char *format, ...)
 
 const char *tgl_last_error(void) { return message; }
 
-const char *tgl_version(void)
-{
-    return VERSION_TEXT(TGL_VERSION_MAJOR, TGL_VERSION_MINOR, TGL_VERSION_PATCH);
-}
+const char *tgl_version(void) { return VERSION_TEXT(TGL_VERSION_MAJOR, TGL_VERSION_MINOR, TGL_VERSION_PATCH); }
 
 const char *tgl_status_name(tgl_status status)
 {

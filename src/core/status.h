@@ -6,9 +6,9 @@
 #include "tegula/core.h"
 
 /* Returns the status of a call that failed to the caller's caller. */
-#define TGL_TRY(call)                                      \
-    do {                                                   \
-        const tgl_status tgl_try_status = (call);          \
+#define TGL_TRY(call)                                        \
+    do {                                                     \
+        const tgl_status tgl_try_status = (call);            \
         if (tgl_try_status != TGL_OK) return tgl_try_status; \
     } while (0)
 

@@ -15,9 +15,10 @@ static inline tgl_status tgl_expect_rows_apart(const char *name, const DLTensor 
     const bool is_in_order = (n1 == 1 || step1 >= row) && (n0 == 1 || step0 >= (n1 - 1) * step1 + row);
     const bool is_swapped = (n0 == 1 || step0 >= row) && (n1 == 1 || step1 >= (n0 - 1) * step0 + row);
     if (is_packed && (is_in_order || is_swapped)) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "%s: strides are [%lld, %lld, %lld], want 1 in the last dimension, and rows "
-                    "that do not overlap", name, (long long)tgl_stride(t, 0), (long long)tgl_stride(t, 1),
-                    (long long)tgl_stride(t, 2));
+    return tgl_fail(TGL_ERR_ARGUMENT,
+                    "%s: strides are [%lld, %lld, %lld], want 1 in the last dimension, and rows "
+                    "that do not overlap",
+                    name, (long long)tgl_stride(t, 0), (long long)tgl_stride(t, 1), (long long)tgl_stride(t, 2));
 }
 
 #endif

@@ -14,11 +14,14 @@ bool tgl_preparing(void) { return preparing; }
 
 /* ---- text ---- */
 
-typedef struct { char *text; size_t bytes, used; } writer;
+typedef struct {
+    char *text;
+    size_t bytes, used;
+} writer;
 
 __attribute__((format(printf, 2, 3))) static void put(writer *w, const char *format, ...)
 {
-    if (w->used >= w->bytes) return;            /* full: truncated, as by snprintf */
+    if (w->used >= w->bytes) return; /* full: truncated, as by snprintf */
     va_list args;
     va_start(args, format);
     const int n = vsnprintf(w->text + w->used, w->bytes - w->used, format, args);
@@ -65,12 +68,12 @@ static void put_device(writer *w, DLDevice device)
 }
 
 /* The two parts of a message: what is, and what is wanted. */
-typedef struct { char is[256], want[256]; writer w; } sentence;
+typedef struct {
+    char is[256], want[256];
+    writer w;
+} sentence;
 static writer *is(sentence *s) { return s->is[0] = 0, s->w = (writer){ s->is, sizeof s->is, 0 }, &s->w; }
-static writer *want(sentence *s)
-{
-    return s->want[0] = 0, s->w = (writer){ s->want, sizeof s->want, 0 }, &s->w;
-}
+static writer *want(sentence *s) { return s->want[0] = 0, s->w = (writer){ s->want, sizeof s->want, 0 }, &s->w; }
 static tgl_status fail(const char *name, const char *what, const sentence *s)
 {
     return tgl_fail(TGL_ERR_ARGUMENT, "%s: %s %s, want %s", name, what, s->is, s->want);
@@ -100,7 +103,7 @@ void tgl_describe(const DLTensor *t, char *text, size_t bytes)
 int64_t tgl_stride(const DLTensor *t, int dim)
 {
     if (t->strides) return t->strides[dim];
-    uint64_t stride = 1;                        /* unsigned: the sizes of an empty tensor may overflow */
+    uint64_t stride = 1; /* unsigned: the sizes of an empty tensor may overflow */
     for (int i = dim + 1; i < t->ndim; i++) stride *= (uint64_t)t->shape[i];
     return (int64_t)stride;
 }
@@ -114,7 +117,7 @@ bool tgl_is_empty(const DLTensor *t)
 
 int64_t tgl_num_elements(const DLTensor *t)
 {
-    if (tgl_is_empty(t)) return 0;              /* the other sizes may be anything */
+    if (tgl_is_empty(t)) return 0; /* the other sizes may be anything */
     int64_t n = 1;
     for (int i = 0; i < t->ndim; i++) n *= t->shape[i];
     return n;
@@ -134,8 +137,8 @@ static bool extent_of(const DLTensor *t, extent *e)
         if (__builtin_add_overflow(reach < 0 ? low : high, reach, reach < 0 ? &low : &high)) return false;
     }
     if (__builtin_mul_overflow(low, element_bytes(t), &e->before) || e->before <= -TGL_MAX_BYTES) return false;
-    return !__builtin_add_overflow(high, 1, &high) &&
-           !__builtin_mul_overflow(high, element_bytes(t), &e->after) && e->after < TGL_MAX_BYTES;
+    return !__builtin_add_overflow(high, 1, &high) && !__builtin_mul_overflow(high, element_bytes(t), &e->after) &&
+           e->after < TGL_MAX_BYTES;
 }
 
 static bool is_packed(const DLTensor *t)
@@ -163,8 +166,7 @@ static bool is_known_device(DLDevice d)
 {
     const int type = (int)d.device_type;
     if (type == TGL_DL_CPU || type == TGL_DL_CUDA_HOST) return true;
-    return (type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED) && d.device_id >= 0 &&
-           d.device_id < TGL_MAX_DEVICES;
+    return (type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED) && d.device_id >= 0 && d.device_id < TGL_MAX_DEVICES;
 }
 
 static tgl_status expect_layout(const char *name, const DLTensor *t, tgl_layout layout)
@@ -198,8 +200,7 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
         return fail(name, "dtype is", &s);
     }
     if (t->ndim != ndim) return tgl_fail(TGL_ERR_ARGUMENT, "%s: rank is %d, want %d", name, t->ndim, ndim);
-    if (ndim > 0 && !t->shape)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: shape is NULL, want %d sizes", name, ndim);
+    if (ndim > 0 && !t->shape) return tgl_fail(TGL_ERR_ARGUMENT, "%s: shape is NULL, want %d sizes", name, ndim);
     int64_t bytes = element_bytes(t);
     bool is_negative = false, is_too_large = false, is_empty = false;
     for (int i = 0; i < ndim; i++) {
@@ -218,13 +219,15 @@ tgl_status tgl_expect(const char *name, const DLTensor *t, tgl_dtype dtypes, int
         put(want(&s), "cpu or cuda:0..%d", TGL_MAX_DEVICES - 1);
         return fail(name, "device is", &s);
     }
-    if (is_empty) return TGL_OK;                /* strides and data are ignored */
+    if (is_empty) return TGL_OK; /* strides and data are ignored */
     TGL_TRY(expect_layout(name, t, layout));
     if (!t->data && preparing) return TGL_OK;
     if (!t->data) return tgl_fail(TGL_ERR_ARGUMENT, "%s: data is NULL, want %" PRId64 " bytes", name, bytes);
     if (t->byte_offset > UINTPTR_MAX - (uintptr_t)t->data)
-        return tgl_fail(TGL_ERR_ARGUMENT, "%s: byte_offset is %" PRIu64 ", want one that does not "
-                        "overflow the address", name, t->byte_offset);
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "%s: byte_offset is %" PRIu64 ", want one that does not "
+                        "overflow the address",
+                        name, t->byte_offset);
     return tgl_expect_aligned(name, t, element_bytes(t) < 8 ? element_bytes(t) : 8);
 }
 
@@ -232,8 +235,8 @@ tgl_status tgl_expect_aligned(const char *name, const DLTensor *t, int bytes)
 {
     const uintptr_t past = (uintptr_t)tgl_data(t) % (uintptr_t)bytes;
     if (past == 0) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "%s: address is %d bytes past a multiple of %d, want a multiple of %d",
-                    name, (int)past, bytes, bytes);
+    return tgl_fail(TGL_ERR_ARGUMENT, "%s: address is %d bytes past a multiple of %d, want a multiple of %d", name,
+                    (int)past, bytes, bytes);
 }
 
 tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *dims)
@@ -262,8 +265,7 @@ tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLT
     return fail(name, "device is", &s);
 }
 
-tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name,
-                                 const DLTensor *other)
+tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other)
 {
     sentence s;
     const DLDataType a = t->dtype, b = other->dtype;
@@ -281,7 +283,7 @@ static bool row_window_of(const DLTensor *t, row_window *rows)
 {
     if (t->ndim < 2 || tgl_stride(t, t->ndim - 1) != 1) return false;
     const int64_t pitch = tgl_stride(t, t->ndim - 2), width = t->shape[t->ndim - 1];
-    if (pitch < width) return false;            /* so pitch > 0: the tensor is not empty */
+    if (pitch < width) return false; /* so pitch > 0: the tensor is not empty */
     for (int i = 0; i < t->ndim - 2; i++)
         if (tgl_stride(t, i) % pitch) return false;
     rows->width = width * element_bytes(t);
@@ -293,7 +295,7 @@ static bool row_window_of(const DLTensor *t, row_window *rows)
 static bool item_window_of(const DLTensor *t, row_window *rows)
 {
     if (t->ndim < 2) return false;
-    int64_t width = 1;                          /* of an item; the extent of the tensor was checked before */
+    int64_t width = 1; /* of an item; the extent of the tensor was checked before */
     for (int i = 1; i < t->ndim; i++) {
         const int64_t stride = t->shape[i] == 1 ? 0 : tgl_stride(t, i);
         if (stride < 0) return false;
@@ -335,8 +337,7 @@ bool tgl_overlaps(const DLTensor *t, const DLTensor *other)
     return !extent_of(t, &a) || !extent_of(other, &b) || share_memory(t, &a, other, &b);
 }
 
-tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name,
-                                 const DLTensor *other)
+tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other)
 {
     if (has_no_memory(t) || has_no_memory(other)) return TGL_OK;
     extent a, b;
@@ -366,16 +367,14 @@ tgl_status tgl_expect_same_or_no_overlap(const char *name, const DLTensor *t, co
 tgl_status tgl_expect_reserved(const uint64_t reserved[TGL_RESERVED_WORDS])
 {
     for (int i = 0; i < TGL_RESERVED_WORDS; i++)
-        if (reserved[i])
-            return tgl_fail(TGL_ERR_ARGUMENT, "reserved[%d]: is %" PRIu64 ", want 0", i, reserved[i]);
+        if (reserved[i]) return tgl_fail(TGL_ERR_ARGUMENT, "reserved[%d]: is %" PRIu64 ", want 0", i, reserved[i]);
     return TGL_OK;
 }
 
 tgl_status tgl_expect_workspace(const void *workspace, size_t workspace_bytes, size_t want)
 {
     if (want == 0 || preparing) return TGL_OK;
-    if (!workspace)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory", want);
+    if (!workspace) return tgl_fail(TGL_ERR_WORKSPACE, "workspace: is NULL, want %zu bytes of device memory", want);
     if (workspace_bytes < want)
         return tgl_fail(TGL_ERR_WORKSPACE, "workspace_bytes: is %zu, want >= %zu", workspace_bytes, want);
     if ((uintptr_t)workspace % TGL_WORKSPACE_ALIGNMENT)

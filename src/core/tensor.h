@@ -14,9 +14,9 @@ enum { TGL_MAX_DIMS = 8 };
 #define TGL_MAX_BYTES ((int64_t)1 << 56)
 
 typedef enum {
-    TGL_PACKED,  /* row-major without gaps; any stride for dimensions of size 1 and for empty tensors */
-    TGL_ROWS,    /* the last dimension is packed; any stride >= 0 for the others */
-    TGL_STRIDED  /* any strides, 0 and negative ones too */
+    TGL_PACKED, /* row-major without gaps; any stride for dimensions of size 1 and for empty tensors */
+    TGL_ROWS,   /* the last dimension is packed; any stride >= 0 for the others */
+    TGL_STRIDED /* any strides, 0 and negative ones too */
 } tgl_layout;
 
 /* Not NULL, one of `dtypes`, `ndim` dimensions, sizes >= 0, this layout, size and offsets below
@@ -35,13 +35,11 @@ typedef struct { int64_t low, high; } tgl_dim;
 tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *dims);
 
 tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLTensor *other);
-tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name,
-                                 const DLTensor *other);
+tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
 
 /* They share no byte. Exact for packed tensors and for windows of the rows, or of the items of the first
  * dimension, of one buffer (equal strides); otherwise their address ranges are compared. */
-tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name,
-                                 const DLTensor *other);
+tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
 
 /* The same, but t may be the other tensor: equal address, shape and strides. */
 tgl_status tgl_expect_same_or_no_overlap(const char *name, const DLTensor *t, const char *other_name,

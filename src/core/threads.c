@@ -27,10 +27,7 @@ typedef unsigned float_mode;
 enum { MXCSR_FTZ = 0x8000, MXCSR_DAZ = 0x0040, MXCSR_ROUNDING = 0x6000 };
 static float_mode get_mode(void) { return _mm_getcsr(); }
 static void set_mode(float_mode mode) { _mm_setcsr(mode); }
-static float_mode plain(float_mode mode)
-{
-    return mode & ~(unsigned)(MXCSR_FTZ | MXCSR_DAZ | MXCSR_ROUNDING);
-}
+static float_mode plain(float_mode mode) { return mode & ~(unsigned)(MXCSR_FTZ | MXCSR_DAZ | MXCSR_ROUNDING); }
 #elif defined(__aarch64__)
 typedef uint64_t float_mode;
 /* RMode, FZ, FZ16, AH, FIZ */
@@ -66,10 +63,7 @@ static void run_chunk(tgl_rows_function f, const void *context, int64_t begin, i
  * registered at load time. */
 static atomic_bool forked;
 static void after_fork_in_child(void) { atomic_store(&forked, true); }
-__attribute__((constructor)) static void watch_forks(void)
-{
-    pthread_atfork(NULL, NULL, after_fork_in_child);
-}
+__attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
 
 static void *wait_at(void *gate)
 {
@@ -84,13 +78,13 @@ static void *wait_at(void *gate)
  * refusal this thread never wants more. */
 static int available_threads(int wanted)
 {
-    static _Thread_local int known = 1, limit = TGL_MAX_THREADS;    /* including this thread */
+    static _Thread_local int known = 1, limit = TGL_MAX_THREADS; /* including this thread */
     if (wanted > limit) wanted = limit;
     if (wanted <= known) return wanted;
     pthread_t made[TGL_MAX_THREADS];
     pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
     int n = 0;
-    const int cancelling = tgl_cancel_hold();       /* the threads use this stack */
+    const int cancelling = tgl_cancel_hold(); /* the threads use this stack */
     pthread_mutex_lock(&gate);
     while (n < wanted - 1 && pthread_create(&made[n], NULL, wait_at, &gate) == 0) n++;
     pthread_mutex_unlock(&gate);
@@ -147,7 +141,7 @@ tgl_status tgl_parallel_rows_beside(int64_t rows, int64_t row_bytes, tgl_rows_fu
 
 /* ---- few pieces of long work ---- */
 
-static atomic_int num_helpers;              /* in this process */
+static atomic_int num_helpers; /* in this process */
 static void no_helpers_in_child(void) { atomic_store(&num_helpers, 0); }
 __attribute__((constructor)) static void watch_forks_of_helpers(void)
 {
@@ -166,7 +160,12 @@ static int reserve_helpers(int wanted)
     return n;
 }
 
-typedef struct { int n; void (*f)(void *context, int i); void *context; atomic_int next; } each;
+typedef struct {
+    int n;
+    void (*f)(void *context, int i);
+    void *context;
+    atomic_int next;
+} each;
 
 static void *take_turns(void *work)
 {
@@ -181,10 +180,10 @@ void tgl_parallel_each(int n, void (*f)(void *context, int i), void *context)
     pthread_t made[TGL_MAX_HELPERS];
     const int reserved = reserve_helpers(n - 1);
     int started = 0;
-    const int cancelling = tgl_cancel_hold();       /* the threads use this stack */
+    const int cancelling = tgl_cancel_hold(); /* the threads use this stack */
     sigset_t all, before;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);    /* a new thread inherits the mask */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* a new thread inherits the mask */
     while (started < reserved && pthread_create(&made[started], NULL, take_turns, &e) == 0) started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     take_turns(&e);

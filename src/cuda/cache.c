@@ -26,15 +26,15 @@
 
 enum {
     MAX_IMAGE_BYTES = 1 << 28,
-    OLD_TEMPORARY_SECONDS = 3600,       /* its writer is gone */
-    TOUCH_SECONDS = 24 * 3600           /* a hit updates the file's time at most once a day */
+    OLD_TEMPORARY_SECONDS = 3600, /* its writer is gone */
+    TOUCH_SECONDS = 24 * 3600     /* a hit updates the file's time at most once a day */
 };
 
 typedef struct {
     uint8_t magic[8];
     uint8_t key[32];
-    uint8_t length[8];                  /* of the image, little-endian */
-    uint8_t checksum[32];               /* SHA-256 of key, length and image */
+    uint8_t length[8];    /* of the image, little-endian */
+    uint8_t checksum[32]; /* SHA-256 of key, length and image */
 } header;
 _Static_assert(sizeof(header) == 80, "no padding: it is written as it is");
 static const uint8_t magic[8] = { 'T', 'e', 'g', 'u', 'l', 'a', 0, 1 };
@@ -118,19 +118,17 @@ static int open_folder(const char *wanted, char reason[256], bool *missing)
         return -1;
     }
     if (fstat(fd, &s)) snprintf(reason, 256, "%s", strerror(errno));
-    else if (s.st_uid != geteuid() && s.st_uid != 0)
-        snprintf(reason, 256, "it belongs to user %ld", (long)s.st_uid);
-    else if (!is_ours(&s))
-        snprintf(reason, 256, "others may write to it (mode %03o)", (unsigned)(s.st_mode & 0777));
+    else if (s.st_uid != geteuid() && s.st_uid != 0) snprintf(reason, 256, "it belongs to user %ld", (long)s.st_uid);
+    else if (!is_ours(&s)) snprintf(reason, 256, "others may write to it (mode %03o)", (unsigned)(s.st_mode & 0777));
     else return fd;
     close(fd);
     return -1;
 }
 
-static void report_refusal(const char *path, const char *reason)     /* once per folder */
+static void report_refusal(const char *path, const char *reason) /* once per folder */
 {
     static atomic_uint reported[16];
-    unsigned h = 2166136261u;                                        /* FNV-1a */
+    unsigned h = 2166136261u; /* FNV-1a */
     for (const char *s = path; *s; s++) h = (h ^ (unsigned char)*s) * 16777619u;
     for (int i = 0; i < 16; i++) {
         unsigned empty = 0;
@@ -157,7 +155,10 @@ static bool is_in_anothers(const char *path, char reason[256])
 }
 
 /* The folder to use ("" for none), and why it could not be opened. */
-typedef struct { char path[TGL_PATH_BYTES], reason[256]; bool is_missing; } place;
+typedef struct {
+    char path[TGL_PATH_BYTES], reason[256];
+    bool is_missing;
+} place;
 
 /* The writable folder; `make` creates it. -1 if there is none. */
 static int open_cache(bool make, place *p)
@@ -194,7 +195,7 @@ const char *tgl_get_cache_dir(void)
     static _Thread_local place p;
     const int fd = open_cache(false, &p);
     if (fd >= 0) close(fd);
-    else if (!p.is_missing) p.path[0] = 0;  /* a missing folder is created with the first kernel */
+    else if (!p.is_missing) p.path[0] = 0; /* a missing folder is created with the first kernel */
     return p.path;
 }
 
@@ -302,14 +303,12 @@ static void explain(int folder, const place *p, const tgl_cache_key *key, char *
     char name[TGL_CACHE_NAME_BYTES];
     struct stat s;
     if (folder < 0) {
-        snprintf(text, bytes, p->is_missing ? "%.160s does not exist" : "%.160s is refused: %s", p->path,
-                 p->reason);
+        snprintf(text, bytes, p->is_missing ? "%.160s does not exist" : "%.160s is refused: %s", p->path, p->reason);
         return;
     }
     if (key) tgl_cache_name(key, name);
     const bool has_file = key && fstatat(folder, name, &s, AT_SYMLINK_NOFOLLOW) == 0;
-    snprintf(text, bytes, has_file ? "%.200s, where its file %s is damaged or not ours" : "%.200s", p->path,
-             name);
+    snprintf(text, bytes, has_file ? "%.200s, where its file %s is damaged or not ours" : "%.200s", p->path, name);
     close(folder);
 }
 
@@ -395,7 +394,7 @@ bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes)
     tgl_cache_name(key, name);
     place p;
     const int folder = open_cache(true, &p);
-    if (!p.path[0]) return false;           /* no disk cache */
+    if (!p.path[0]) return false; /* no disk cache */
     if (folder < 0) {
         report_refusal(p.path, p.reason);
         return cannot_store("%.300s/%s: %s", p.path, name, p.reason);
@@ -410,14 +409,14 @@ bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes)
     for (int i = 0; i < 8; i++) h.length[i] = (uint8_t)((uint64_t)bytes >> 8 * i);
     checksum(&h, image, bytes, h.checksum);
 
-    remove_old_temporaries(folder);         /* first: they may fill the disk */
+    remove_old_temporaries(folder); /* first: they may fill the disk */
     const int fd = open_temporary(folder, temporary, sizeof temporary);
     bool ok = fd >= 0;
     int error = errno;
     if (fd >= 0) {
         ok = write_all(fd, &h, sizeof h) && write_all(fd, image, bytes);
         error = errno;
-        if (close(fd) && ok) ok = false, error = errno;          /* an exceeded quota may show only here */
+        if (close(fd) && ok) ok = false, error = errno; /* an exceeded quota may show only here */
         if (ok && renameat(folder, temporary, folder, name)) ok = false, error = errno;
         if (!ok) unlinkat(folder, temporary, 0);
     }
@@ -427,7 +426,11 @@ bool tgl_cache_put(const tgl_cache_key *key, const void *image, size_t bytes)
 
 /* ---- for the tool ---- */
 
-typedef struct { char name[TGL_CACHE_NAME_BYTES]; time_t used; int64_t bytes; } entry;
+typedef struct {
+    char name[TGL_CACHE_NAME_BYTES];
+    time_t used;
+    int64_t bytes;
+} entry;
 
 /* All kernels in a folder. Closes it. */
 static entry *list_files(int folder, int64_t *count)
@@ -442,8 +445,7 @@ static entry *list_files(int folder, int64_t *count)
     }
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
         struct stat s;
-        if (!is_name(e->d_name) || fstatat(folder, e->d_name, &s, AT_SYMLINK_NOFOLLOW) || !S_ISREG(s.st_mode))
-            continue;
+        if (!is_name(e->d_name) || fstatat(folder, e->d_name, &s, AT_SYMLINK_NOFOLLOW) || !S_ISREG(s.st_mode)) continue;
         if (*count == capacity) {
             entry *grown = realloc(list, (size_t)(capacity + 256) * sizeof *list);
             if (!grown) break;
@@ -480,7 +482,7 @@ void tgl_cache_describe(tgl_cache_info *info)
     const int folder = open_cache(false, &p);
     describe(folder, &p, info);
     if (folder >= 0 || !p.is_missing) return;
-    memcpy(info->folder, p.path, sizeof info->folder);      /* it will be created */
+    memcpy(info->folder, p.path, sizeof info->folder); /* it will be created */
     info->reason[0] = 0;
 }
 

@@ -8,12 +8,12 @@
 #include "core/settings.h"
 #include "core/status.h"
 
-typedef struct { uint8_t bytes[32]; } tgl_cache_key;    /* SHA-256 */
+typedef struct { uint8_t bytes[32]; } tgl_cache_key; /* SHA-256 */
 
 /* Reads into malloc'd memory; false is a miss. Looks in TEGULA_CACHE_READONLY first, then in the folder of
  * tgl_get_cache_dir(). */
 bool tgl_cache_get(const tgl_cache_key *key, void **image, size_t *bytes);
-bool tgl_cache_get_readonly(const tgl_cache_key *key, void **image, size_t *bytes);     /* the first of them alone */
+bool tgl_cache_get_readonly(const tgl_cache_key *key, void **image, size_t *bytes); /* the first of them alone */
 
 /* After a miss, for the message: the folders that were searched, and what is wrong with them or with their
  * file of `key` (may be NULL). */

@@ -11,13 +11,13 @@
 
 static struct {
     tgl_device facts;
-    _Atomic(tgl_cu_context) primary;        /* retained on first use, for the life of the process */
+    _Atomic(tgl_cu_context) primary; /* retained on first use, for the life of the process */
     atomic_bool has_architecture;
 } devices[TGL_MAX_DEVICES];
-static atomic_int num_devices = -1;         /* -1: not read yet */
+static atomic_int num_devices = -1; /* -1: not read yet */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static void in_child(void) { pthread_mutex_init(&lock, NULL); }     /* as in driver.c */
+static void in_child(void) { pthread_mutex_init(&lock, NULL); } /* as in driver.c */
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
 
 static tgl_status read_device(const tgl_driver_table *cu, int i, tgl_device *d)
@@ -27,11 +27,13 @@ static tgl_status read_device(const tgl_driver_table *cu, int i, tgl_device *d)
     TGL_TRY(tgl_driver_check(cu->DeviceGet(&d->handle, i), "cuDeviceGet"));
     TGL_TRY(tgl_driver_check(cu->DeviceGetName(d->name, sizeof d->name, d->handle), "cuDeviceGetName"));
     TGL_TRY(tgl_driver_check(cu->DeviceTotalMem(&memory, d->handle), "cuDeviceTotalMem"));
-    const struct { int attribute, *value; } rows[] = {
-        { TGL_CU_DEVICE_MAJOR, &d->major },           { TGL_CU_DEVICE_MINOR, &d->minor },
-        { TGL_CU_DEVICE_NUM_SMS, &d->num_sms },       { TGL_CU_DEVICE_L2_BYTES, &l2 },
-        { TGL_CU_DEVICE_SMEM_PER_SM, &smem_sm },      { TGL_CU_DEVICE_SMEM_PER_BLOCK_OPTIN, &smem_block },
-        { TGL_CU_DEVICE_CLUSTER_LAUNCH, &clusters },  { TGL_CU_DEVICE_USES_HOST_PAGE_TABLES, &host_pages },
+    const struct {
+        int attribute, *value;
+    } rows[] = {
+        { TGL_CU_DEVICE_MAJOR, &d->major },          { TGL_CU_DEVICE_MINOR, &d->minor },
+        { TGL_CU_DEVICE_NUM_SMS, &d->num_sms },      { TGL_CU_DEVICE_L2_BYTES, &l2 },
+        { TGL_CU_DEVICE_SMEM_PER_SM, &smem_sm },     { TGL_CU_DEVICE_SMEM_PER_BLOCK_OPTIN, &smem_block },
+        { TGL_CU_DEVICE_CLUSTER_LAUNCH, &clusters }, { TGL_CU_DEVICE_USES_HOST_PAGE_TABLES, &host_pages },
     };
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
         TGL_TRY(tgl_driver_check(cu->DeviceGetAttribute(rows[k].value, rows[k].attribute, d->handle),
@@ -133,8 +135,7 @@ static tgl_status push(const tgl_driver_table *cu, tgl_cu_context context, tgl_c
 
 /* Without a current context the driver may not even name the stream's, so it is asked again with the
  * primary one. */
-static tgl_status context_of_stream(const tgl_driver_table *cu, int device, tgl_stream stream,
-                                    tgl_cu_context *context)
+static tgl_status context_of_stream(const tgl_driver_table *cu, int device, tgl_stream stream, tgl_cu_context *context)
 {
     tgl_cu_result result = cu->StreamGetCtx(stream, context);
     if (result == TGL_CU_INVALID_CONTEXT) {
@@ -169,8 +170,8 @@ tgl_status tgl_context_enter(int device, tgl_stream stream, tgl_context_guard *g
     if (!result && seen == want) return TGL_OK;
     tgl_context_leave(guard);
     TGL_TRY(tgl_driver_check(result, "cuCtxGetDevice"));
-    return tgl_fail(TGL_ERR_ARGUMENT,
-                    "stream: belongs to another device, want one of cuda:%d, where the tensors are", device);
+    return tgl_fail(TGL_ERR_ARGUMENT, "stream: belongs to another device, want one of cuda:%d, where the tensors are",
+                    device);
 }
 
 void tgl_context_leave(tgl_context_guard *guard)
@@ -190,7 +191,7 @@ int tgl_capture_relax(const tgl_driver_table *cu)
 void tgl_capture_restore(const tgl_driver_table *cu, int mode)
 {
     if (mode == TGL_CU_CAPTURE_UNCHANGED || !cu->ThreadExchangeStreamCaptureMode(&mode)) return;
-    cu->ThreadExchangeStreamCaptureMode(&mode);     /* retry: captures of this thread rely on the mode */
+    cu->ThreadExchangeStreamCaptureMode(&mode); /* retry: captures of this thread rely on the mode */
 }
 
 /* ---- public ---- */
@@ -230,7 +231,7 @@ tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host
     if (!result && type == TGL_CU_MEMORY_HOST)
         result = cu->PointerGetAttribute(address, TGL_CU_POINTER_ON_DEVICE, from);
     tgl_context_leave(&guard);
-    if (result == TGL_CU_INVALID_VALUE) result = 0;         /* memory that the driver does not know */
+    if (result == TGL_CU_INVALID_VALUE) result = 0; /* memory that the driver does not know */
     if (!result && !*address && devices[device].facts.uses_host_page_tables) *address = from;
     return tgl_driver_check(result, "cuPointerGetAttribute");
 }

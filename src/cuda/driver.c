@@ -19,9 +19,9 @@ enum { API_VERSION = 12000 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tgl_driver_table table;
-static _Atomic(const tgl_driver_table *) ready;         /* &table once cuInit succeeded */
+static _Atomic(const tgl_driver_table *) ready; /* &table once cuInit succeeded */
 static atomic_bool init_called, opened, forked;
-static bool failed;                                     /* in cuInit or open_library(), with this message: */
+static bool failed; /* in cuInit or open_library(), with this message: */
 static char failure[512];
 
 static void in_child(void)
@@ -60,18 +60,18 @@ static bool open_library(void)
     char text[32];
     snprintf(text, sizeof text, "%d.%d", version / 1000, version % 1000 / 10);
     if (!get || version < API_VERSION)
-        return fail_for_good("%s: this driver is of CUDA %s, want 12.0 or newer; update NVIDIA's driver",
-                             file, version ? text : "(unknown version)");
+        return fail_for_good("%s: this driver is of CUDA %s, want 12.0 or newer; update NVIDIA's driver", file,
+                             version ? text : "(unknown version)");
 
     table.handle = handle;
     table.version = version;
     Dl_info info;
     snprintf(table.path, sizeof table.path, "%s",
              dladdr(*(void **)&get_version, &info) && info.dli_fname ? info.dli_fname : file);
-#define FIND(name, parameters)                                                  \
+#define FIND(name, parameters) \
     if (get("cu" #name, (void **)&table.name, API_VERSION, 0, NULL)) table.name = NULL;
-#define NEED(name, parameters)                                                  \
-    FIND(name, parameters)                                                      \
+#define NEED(name, parameters) \
+    FIND(name, parameters)     \
     if (!table.name) return fail_for_good("%s: has no %s; update NVIDIA's driver", file, "cu" #name);
     TGL_DRIVER_NEEDED(NEED)
     TGL_DRIVER_MORE(FIND)
@@ -84,7 +84,7 @@ static bool open_library(void)
 /* With the lock held, after open_library(). */
 static bool init(void)
 {
-    atomic_store(&init_called, true);       /* before: a child forked during cuInit cannot use it */
+    atomic_store(&init_called, true); /* before: a child forked during cuInit cannot use it */
     const tgl_cu_result result = table.Init(0);
     if (!result) return true;
     const char *name = NULL, *what = "";
@@ -114,7 +114,7 @@ tgl_status tgl_driver(const tgl_driver_table **out)
     pthread_mutex_unlock(&lock);
     tgl_cancel_restore(cancelling);
     *out = ok ? &table : NULL;
-    return ok ? TGL_OK : tgl_fail(TGL_ERR_DEVICE, "%s", failure);   /* written once, under the lock */
+    return ok ? TGL_OK : tgl_fail(TGL_ERR_DEVICE, "%s", failure); /* written once, under the lock */
 }
 
 int tgl_driver_version(void)

@@ -8,9 +8,9 @@
 #include "core/settings.h"
 #include "core/status.h"
 
-typedef int tgl_cu_result;                 /* CUresult */
-typedef uint64_t tgl_cu_pointer;           /* CUdeviceptr */
-typedef int tgl_cu_device;                 /* CUdevice */
+typedef int tgl_cu_result;       /* CUresult */
+typedef uint64_t tgl_cu_pointer; /* CUdeviceptr */
+typedef int tgl_cu_device;       /* CUdevice */
 typedef struct CUctx_st *tgl_cu_context;
 typedef struct CUlib_st *tgl_cu_library;
 typedef struct CUkern_st *tgl_cu_kernel;
@@ -59,7 +59,7 @@ enum { TGL_CU_MEMORY_HOST = 1, TGL_CU_MEMORY_DEVICE = 2 };
 enum { TGL_CU_CAPTURE_GLOBAL = 0, TGL_CU_CAPTURE_THREAD_LOCAL = 1, TGL_CU_CAPTURE_RELAXED = 2 };
 enum { TGL_CU_CAPTURE_NONE = 0, TGL_CU_CAPTURE_ACTIVE = 1 };
 enum { TGL_CU_STREAM_NON_BLOCKING = 1, TGL_CU_EVENT_DISABLE_TIMING = 2 };
-enum { TGL_CU_NO_DESTRUCTOR_SYNC = 1, TGL_CU_USER_OBJECT_MOVE = 1 };  /* CUuserObject_flags, _Retain_flags */
+enum { TGL_CU_NO_DESTRUCTOR_SYNC = 1, TGL_CU_USER_OBJECT_MOVE = 1 }; /* CUuserObject_flags, _Retain_flags */
 
 /* CUlaunchAttribute and CUlaunchConfig */
 enum { TGL_CU_LAUNCH_COOPERATIVE = 2, TGL_CU_LAUNCH_CLUSTER = 4, TGL_CU_LAUNCH_PROGRAMMATIC = 6 };
@@ -96,7 +96,7 @@ typedef struct {
 } tgl_cu_copy_2d;
 _Static_assert(sizeof(tgl_cu_copy_2d) == 128, "as CUDA_MEMCPY2D");
 
-typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CUtensorMap */
+typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map; /* CUtensorMap */
 
 /* X(name, parameters): the table's fields are these names, the symbols are cu<name> at API version 12.0.
  * The library needs these. */
@@ -193,10 +193,10 @@ typedef struct { _Alignas(64) uint64_t opaque[16]; } tgl_cu_tensor_map;    /* CU
 // clang-format on
 
 typedef struct {
-    void *handle;                          /* of dlopen, for functions that are not in the table */
-    char path[TGL_PATH_BYTES];             /* the file that was loaded */
-    int version;                           /* 12040: the newest CUDA that the driver supports */
-#define TGL_DRIVER_FIELD(name, parameters) tgl_cu_result (*name) parameters;
+    void *handle;              /* of dlopen, for functions that are not in the table */
+    char path[TGL_PATH_BYTES]; /* the file that was loaded */
+    int version;               /* 12040: the newest CUDA that the driver supports */
+#define TGL_DRIVER_FIELD(name, parameters) tgl_cu_result(*name) parameters;
     TGL_DRIVER_NEEDED(TGL_DRIVER_FIELD)
     TGL_DRIVER_MORE(TGL_DRIVER_FIELD)
 #undef TGL_DRIVER_FIELD
@@ -221,11 +221,11 @@ typedef struct {
     char name[128];
     int major, minor, num_sms;
     int64_t max_smem_per_sm, max_smem_per_block_optin, total_memory, l2_bytes;
-    char architecture[16];                 /* what we compile for: "sm_90a" (rule: tgl_jit_architecture()) */
-    int architecture_number;               /* 90 for "sm_90a" and for "compute_90" */
-    bool is_emulated;                      /* the emulated device of tests/emulator */
+    char architecture[16];   /* what we compile for: "sm_90a" (rule: tgl_jit_architecture()) */
+    int architecture_number; /* 90 for "sm_90a" and for "compute_90" */
+    bool is_emulated;        /* the emulated device of tests/emulator */
     bool has_clusters;
-    bool uses_host_page_tables;            /* reads any host memory, by its address */
+    bool uses_host_page_tables; /* reads any host memory, by its address */
     tgl_cu_device handle;
 } tgl_device;
 tgl_status tgl_device_get(int device, const tgl_device **out);

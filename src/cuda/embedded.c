@@ -35,8 +35,7 @@ tgl_status tgl_jit_image(const tgl_kernel *kernel, const char *architecture, boo
     return build(kernel, architecture, may_compile ? TGL_JIT_MAY_COMPILE : 0, out);
 }
 
-tgl_status tgl_jit_rebuild(const tgl_kernel *kernel, const char *architecture, bool may_compile,
-                           tgl_image *out)
+tgl_status tgl_jit_rebuild(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out)
 {
     return build(kernel, architecture, TGL_JIT_REBUILD | (may_compile ? TGL_JIT_MAY_COMPILE : 0), out);
 }

@@ -35,8 +35,11 @@ static bool has_cache(const tgl_nvrtc_table *nvrtc)
 }
 
 static atomic_uint_fast64_t compile_count;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;    /* of the static data below */
-static struct { tgl_compile_callback callback; void *context; } reporting;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the static data below */
+static struct {
+    tgl_compile_callback callback;
+    void *context;
+} reporting;
 
 /* A child inherits NVRTC's own locks as they are: after a fork during a compilation it must not call
  * NVRTC. */
@@ -63,8 +66,8 @@ void tgl_macro_text(const tgl_macro macros[TGL_MAX_MACROS], char text[TGL_MACRO_
     text[0] = 0;
     for (int i = 0; i < TGL_MAX_MACROS && n < TGL_MACRO_TEXT_BYTES; i++)
         if (macros[i].name)
-            n += (size_t)snprintf(text + n, TGL_MACRO_TEXT_BYTES - n, "%s%s=%" PRId64, n ? " " : "",
-                                  macros[i].name, macros[i].value);
+            n += (size_t)snprintf(text + n, TGL_MACRO_TEXT_BYTES - n, "%s%s=%" PRId64, n ? " " : "", macros[i].name,
+                                  macros[i].value);
 }
 
 /* ---- architectures ---- */
@@ -86,7 +89,7 @@ void tgl_jit_architecture_given(int major, int minor, const int *known, int num_
                                 char name[TGL_ARCHITECTURE_BYTES])
 {
     const int number = major * 10 + minor;
-    int newest = 0;                         /* known to NVRTC and not newer than the device */
+    int newest = 0; /* known to NVRTC and not newer than the device */
     for (int i = 0; i < num_known; i++)
         if (known[i] <= number) newest = known[i];
     if (newest && newest != number) snprintf(name, TGL_ARCHITECTURE_BYTES, "compute_%d", newest);
@@ -96,8 +99,8 @@ void tgl_jit_architecture_given(int major, int minor, const int *known, int num_
 tgl_status tgl_jit_architecture(int major, int minor, char name[TGL_ARCHITECTURE_BYTES])
 {
     if (major < 8)
-        return tgl_fail(TGL_ERR_DEVICE, "this GPU has compute capability %d.%d, want 8.0 (A100) or newer",
-                        major, minor);
+        return tgl_fail(TGL_ERR_DEVICE, "this GPU has compute capability %d.%d, want 8.0 (A100) or newer", major,
+                        minor);
     const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
     tgl_jit_architecture_given(major, minor, nvrtc ? nvrtc->archs : NULL, nvrtc ? nvrtc->num_archs : 0, name);
     return TGL_OK;
@@ -107,13 +110,14 @@ static bool knows(const tgl_nvrtc_table *nvrtc, int number)
 {
     for (int i = 0; i < nvrtc->num_archs; i++)
         if (nvrtc->archs[i] == number) return true;
-    return nvrtc->num_archs == 0;           /* unknown: let it try */
+    return nvrtc->num_archs == 0; /* unknown: let it try */
 }
 
 tgl_status tgl_jit_architectures(const char *const **names, int *count)
 {
-    static const char *const all[] = { "sm_80",   "sm_86",   "sm_89",   "sm_90a",
-                                       "sm_100a", "sm_103a", "sm_120a", "sm_121a" };
+    static const char *const all[] = {
+        "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_103a", "sm_120a", "sm_121a"
+    };
     enum { NUM_ALL = sizeof all / sizeof all[0] };
     static const char *some[NUM_ALL];
     static int num_some;
@@ -131,15 +135,15 @@ tgl_status tgl_jit_architectures(const char *const **names, int *count)
 
 /* ---- the key ---- */
 
-static void add_text(tgl_sha256 *s, const char *text)       /* with its zero byte, as a separator */
+static void add_text(tgl_sha256 *s, const char *text) /* with its zero byte, as a separator */
 {
     tgl_sha256_add(s, text, strlen(text) + 1);
 }
 
 /* All of a key but NVRTC's version, which comes last: of twenty versions, tried in turn, each then costs a
  * block and not the text of kernel and headers, some 100 KB. */
-static void begin_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
-                      const char *architecture, tgl_sha256 *s)
+static void begin_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
+                      tgl_sha256 *s)
 {
     char versions[96], value[32];
     snprintf(versions, sizeof versions, "tegula %s headers %d", tgl_version(), source->num_headers);
@@ -184,7 +188,7 @@ typedef struct {
     const tgl_source *source;
     const tgl_macro *macros;
     const char *architecture;
-    char what[TGL_MACRO_TEXT_BYTES + 128];      /* "transpose/transpose (ELEMENT_BYTES=2) for sm_90a" */
+    char what[TGL_MACRO_TEXT_BYTES + 128]; /* "transpose/transpose (ELEMENT_BYTES=2) for sm_90a" */
 } job;
 
 static double now_ms(void)
@@ -212,19 +216,16 @@ static int first_error(const char *log, const char **line)
     return (int)strcspn(*line, "\n");
 }
 
-static tgl_status take_image(const tgl_nvrtc_table *nvrtc, tgl_nvrtc_program program, const job *j,
-                             tgl_image *out)
+static tgl_status take_image(const tgl_nvrtc_table *nvrtc, tgl_nvrtc_program program, const job *j, tgl_image *out)
 {
     const bool is_ptx = !strncmp(j->architecture, "compute_", 8);
-    tgl_nvrtc_result (*const get_size)(tgl_nvrtc_program, size_t *) =
-        is_ptx ? nvrtc->GetPTXSize : nvrtc->GetCUBINSize;
+    tgl_nvrtc_result (*const get_size)(tgl_nvrtc_program, size_t *) = is_ptx ? nvrtc->GetPTXSize : nvrtc->GetCUBINSize;
     tgl_nvrtc_result (*const get)(tgl_nvrtc_program, char *) = is_ptx ? nvrtc->GetPTX : nvrtc->GetCUBIN;
     if (!get_size || !get || get_size(program, &out->bytes) || !out->bytes)
         return tgl_fail(TGL_ERR_COMPILE, "%s: NVRTC %d.%d gave no %s", j->what, nvrtc->major, nvrtc->minor,
                         is_ptx ? "PTX" : "cubin");
     out->image = malloc(out->bytes);
-    if (!out->image)
-        return tgl_fail(TGL_ERR_MEMORY, "%s: no memory for %zu bytes of code", j->what, out->bytes);
+    if (!out->image) return tgl_fail(TGL_ERR_MEMORY, "%s: no memory for %zu bytes of code", j->what, out->bytes);
     if (get(program, out->image)) return tgl_fail(TGL_ERR_COMPILE, "%s: NVRTC gave no image", j->what);
     return TGL_OK;
 }
@@ -238,8 +239,8 @@ static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_i
     list[n] = options[n], n++;
     for (int i = 0; i < TGL_MAX_MACROS; i++) {
         if (!j->macros[i].name) continue;
-        fits &= snprintf(options[n], OPTION_BYTES, "-D%s=%" PRId64, j->macros[i].name, j->macros[i].value) <
-                OPTION_BYTES;
+        fits &=
+            snprintf(options[n], OPTION_BYTES, "-D%s=%" PRId64, j->macros[i].name, j->macros[i].value) < OPTION_BYTES;
         list[n] = options[n], n++;
     }
     for (int i = 0; i < NUM_FIXED; i++) list[n++] = fixed_options[i];
@@ -250,9 +251,7 @@ static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_i
     tgl_nvrtc_program program;
     tgl_nvrtc_result result = nvrtc->CreateProgram(&program, j->source->text, name, j->source->num_headers,
                                                    j->source->header_texts, j->source->header_names);
-    if (result)
-        return tgl_fail(TGL_ERR_COMPILE, "%s: nvrtcCreateProgram: %s", j->what,
-                        nvrtc->GetErrorString(result));
+    if (result) return tgl_fail(TGL_ERR_COMPILE, "%s: nvrtcCreateProgram: %s", j->what, nvrtc->GetErrorString(result));
     const double begin = now_ms();
     result = nvrtc->CompileProgram(program, n, list);
     out->milliseconds = now_ms() - begin;
@@ -265,8 +264,7 @@ static tgl_status run_compiler(const tgl_nvrtc_table *nvrtc, const job *j, tgl_i
         const char *line;
         const int bytes = first_error(out->log, &line);
         tgl_log(TGL_LOG_ERROR, "%s: the compiler says:\n%s", j->what, out->log);
-        status =
-            tgl_fail(TGL_ERR_COMPILE, "%s: %s: %.*s", j->what, nvrtc->GetErrorString(result), bytes, line);
+        status = tgl_fail(TGL_ERR_COMPILE, "%s: %s: %.*s", j->what, nvrtc->GetErrorString(result), bytes, line);
     } else {
         status = take_image(nvrtc, program, j, out);
     }
@@ -326,7 +324,7 @@ static tgl_status compile(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image 
 static bool get_of_any_version(const job *j, bool may_compile, tgl_image *out)
 {
     bool (*const get)(const tgl_cache_key *, void **, size_t *) = may_compile ? tgl_cache_get_readonly : tgl_cache_get;
-    const bool is_driver_12 = tgl_driver_version() / 1000 == 12;    /* refuses images of 13: they come last */
+    const bool is_driver_12 = tgl_driver_version() / 1000 == 12; /* refuses images of 13: they come last */
     tgl_cache_key key;
     tgl_sha256 s;
     begin_key(j->source, j->macros, j->architecture, &s);
@@ -355,8 +353,7 @@ static tgl_status find_or_compile(const tgl_source *source, const tgl_macro macr
     snprintf(j.what, sizeof j.what, "%.64s%s%s%s for %.16s", source->name, text[0] ? " (" : "", text,
              text[0] ? ")" : "", architecture);
     if (!tgl_jit_architecture_number(architecture))
-        return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want one such as sm_90a",
-                        architecture);
+        return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want one such as sm_90a", architecture);
 
     const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
     tgl_cache_key key;
@@ -388,8 +385,8 @@ static tgl_status find_or_compile(const tgl_source *source, const tgl_macro macr
     return status;
 }
 
-tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
-                          const char *architecture, unsigned how, tgl_image *out)
+tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
+                          unsigned how, tgl_image *out)
 {
     const int cancelling = tgl_cancel_hold();
     const tgl_status status = find_or_compile(source, macros, architecture, how, out);

@@ -9,10 +9,10 @@
 
 /* Kernel text, embedded at build time by tools/embed.c. */
 typedef struct {
-    const char *name; /* "transpose/transpose", or a header as kernels include it: "device/ptx.cuh" */
-    const unsigned char *text;      /* ends with a zero byte that `bytes` does not count */
+    const char *name;          /* "transpose/transpose", or a header as kernels include it: "device/ptx.cuh" */
+    const unsigned char *text; /* ends with a zero byte that `bytes` does not count */
     size_t bytes;
-    const int *headers;             /* indices of all that it includes, directly or not; ends with -1 */
+    const int *headers; /* indices of all that it includes, directly or not; ends with -1 */
 } tgl_embedded_file;
 extern const tgl_embedded_file tgl_embedded[];
 extern const int tgl_num_embedded;
@@ -20,34 +20,32 @@ extern const int tgl_num_embedded;
 /* Machine code. `log` is the compiler's output (registers, spills: the ptxas lines), "" if nothing was
  * compiled. */
 typedef struct {
-    void *image;                    /* a cubin; PTX text with its zero byte for "compute_..." */
+    void *image; /* a cubin; PTX text with its zero byte for "compute_..." */
     size_t bytes;
     char *log;
-    bool compiled;                  /* by this call; false: found on disk */
-    double milliseconds;            /* to compile */
+    bool compiled;       /* by this call; false: found on disk */
+    double milliseconds; /* to compile */
 } tgl_image;
 void tgl_image_free(tgl_image *image);
 
 /* The image of a kernel for an architecture ("sm_90a"): from the disk cache, else compiled and stored there.
  * `may_compile` false: TGL_ERR_CAPTURE instead. */
-tgl_status tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile,
-                         tgl_image *out);
+tgl_status tgl_jit_image(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out);
 
 /* The same for an image that the driver rejected: compiles again, and then replaces the file in the disk
  * cache. */
-tgl_status tgl_jit_rebuild(const tgl_kernel *kernel, const char *architecture, bool may_compile,
-                           tgl_image *out);
+tgl_status tgl_jit_rebuild(const tgl_kernel *kernel, const char *architecture, bool may_compile, tgl_image *out);
 
 /* Both for any source, embedded or not. */
 typedef struct {
-    const char *name;               /* "transpose/transpose" */
+    const char *name; /* "transpose/transpose" */
     const char *text;
     int num_headers;
     const char *const *header_names, *const *header_texts;
 } tgl_source;
 enum { TGL_JIT_MAY_COMPILE = 1, TGL_JIT_REBUILD = 2 };
-tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS],
-                          const char *architecture, unsigned how, tgl_image *out);
+tgl_status tgl_jit_source(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,
+                          unsigned how, tgl_image *out);
 
 /* Its key in the disk cache, for this version of NVRTC. */
 void tgl_jit_key(const tgl_source *source, const tgl_macro macros[TGL_MAX_MACROS], const char *architecture,

@@ -16,8 +16,8 @@
 #include "cuda/jit.h"
 
 typedef struct table {
-    size_t num_slots;                       /* a power of two, at least twice the entries */
-    struct table *previous;                 /* may still be read */
+    size_t num_slots;       /* a power of two, at least twice the entries */
+    struct table *previous; /* may still be read */
     _Atomic(tgl_loaded *) slots[];
 } table;
 
@@ -28,15 +28,15 @@ typedef struct code {
     tgl_cu_library library;
     tgl_cu_kernel handle;
     state state;
-    bool may_compile;                       /* may its builder compile? */
-    tgl_status status;                      /* of a failure, for the threads that waited */
+    bool may_compile;  /* may its builder compile? */
+    tgl_status status; /* of a failure, for the threads that waited */
     char message[TGL_MESSAGE_BYTES];
     int num_waiting;
     struct code *next;
 } code;
 
 static _Atomic(table *) current;
-static size_t num_loaded;                   /* the rest is under the lock */
+static size_t num_loaded; /* the rest is under the lock */
 static code *codes;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t built = PTHREAD_COND_INITIALIZER;
@@ -57,7 +57,7 @@ static uint64_t mix(uint64_t h, uint64_t word)
     return h ^ h >> 32;
 }
 
-static uint64_t hash_of(const tgl_kernel *k, int device)    /* on every launch: by words, not letters */
+static uint64_t hash_of(const tgl_kernel *k, int device) /* on every launch: by words, not letters */
 {
     uint64_t h = (uint64_t)device, word = 0;
     size_t n = strlen(k->name);
@@ -125,7 +125,7 @@ static void put(table *t, tgl_loaded *e)
     atomic_store_explicit(&t->slots[i], e, memory_order_release);
 }
 
-static bool insert(tgl_loaded *e)           /* with the lock held */
+static bool insert(tgl_loaded *e) /* with the lock held */
 {
     table *t = atomic_load(&current);
     if (!t || 2 * (num_loaded + 1) > t->num_slots) {
@@ -155,8 +155,7 @@ static tgl_status check(tgl_cu_result result, const tgl_kernel *kernel, const ch
 }
 
 /* The driver's error, followed by what was done about it. */
-static tgl_status check_with(tgl_cu_result result, const code *c, const char *call, const char *more,
-                             const char *why)
+static tgl_status check_with(tgl_cu_result result, const code *c, const char *call, const char *more, const char *why)
 {
     char text[TGL_MESSAGE_BYTES / 2];
     const tgl_status status = check(result, &c->kernel, call);
@@ -187,8 +186,8 @@ static tgl_status rebuild(const tgl_driver_table *cu, code *c, tgl_cu_result ref
 {
     tgl_image image;
     const char *call;
-    tgl_log(TGL_LOG_INFO, "%s: the driver rejects the cached image (error %d); compiling it again",
-            c->kernel.name, refusal);
+    tgl_log(TGL_LOG_INFO, "%s: the driver rejects the cached image (error %d); compiling it again", c->kernel.name,
+            refusal);
     if (tgl_jit_rebuild(&c->kernel, c->architecture, true, &image) == TGL_OK) {
         const tgl_cu_result result = load_image(cu, c, &image, &call);
         tgl_image_free(&image);
@@ -196,8 +195,7 @@ static tgl_status rebuild(const tgl_driver_table *cu, code *c, tgl_cu_result ref
     }
     char why[TGL_MESSAGE_BYTES / 2];
     snprintf(why, sizeof why, "%s", tgl_last_error());
-    return check_with(refusal, c, refused_call, "the image is from the cache, and it cannot be compiled again: ",
-                      why);
+    return check_with(refusal, c, refused_call, "the image is from the cache, and it cannot be compiled again: ", why);
 }
 
 static tgl_status build(const tgl_driver_table *cu, code *c)
@@ -211,15 +209,19 @@ static tgl_status build(const tgl_driver_table *cu, code *c)
     if (!result || was_compiled || result == TGL_CU_OUT_OF_MEMORY || tgl_driver_is_sticky(result))
         return check(result, &c->kernel, call);
     if (tgl_get_jit_mode() == TGL_JIT_NEVER)
-        return check_with(result, c, call, "the image is from the cache, and TEGULA_JIT=never forbids compiling "
-                          "it again", "");
+        return check_with(result, c, call,
+                          "the image is from the cache, and TEGULA_JIT=never forbids compiling "
+                          "it again",
+                          "");
     if (!c->may_compile)
-        return check_with(result, c, call, "the image is from the cache, and it cannot be compiled again during a "
-                          "stream capture", "");
+        return check_with(result, c, call,
+                          "the image is from the cache, and it cannot be compiled again during a "
+                          "stream capture",
+                          "");
     return rebuild(cu, c, result, call);
 }
 
-static void forget(code *c)                 /* with the lock held */
+static void forget(code *c) /* with the lock held */
 {
     for (code **at = &codes; *at; at = &(*at)->next)
         if (*at == c) {
@@ -250,7 +252,7 @@ static tgl_status join(const tgl_kernel *kernel, const char *architecture, bool 
         return TGL_OK;
     }
     tgl_status status = c->status;
-    if (!c->may_compile && may_compile) status = TGL_OK;    /* only the builder is capturing */
+    if (!c->may_compile && may_compile) status = TGL_OK; /* only the builder is capturing */
     else tgl_fail(status, "%s", c->message);
     if (c->num_waiting == 0) free_code(c);
     return status;
@@ -319,18 +321,18 @@ tgl_status tgl_kernels_build(const tgl_kernel *kernel, int device)
 static tgl_status set_attributes(const tgl_driver_table *cu, const tgl_device *d, tgl_loaded *e)
 {
     int shared = 0;
-    TGL_TRY(check(cu->KernelGetAttribute(&shared, TGL_CU_KERNEL_STATIC_SHARED_BYTES, e->handle, d->handle),
-                  &e->kernel, "cuKernelGetAttribute"));
+    TGL_TRY(check(cu->KernelGetAttribute(&shared, TGL_CU_KERNEL_STATIC_SHARED_BYTES, e->handle, d->handle), &e->kernel,
+                  "cuKernelGetAttribute"));
     e->max_dynamic_shared = d->max_smem_per_block_optin - shared;
-    TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES, (int)e->max_dynamic_shared,
-                                         e->handle, d->handle),
+    TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_MAX_DYNAMIC_SHARED_BYTES, (int)e->max_dynamic_shared, e->handle,
+                                         d->handle),
                   &e->kernel, "cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES)"));
-    if (d->has_clusters)                    /* up to 16 blocks */
-        TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_NON_PORTABLE_CLUSTER, 1, e->handle, d->handle),
-                      &e->kernel, "cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED)"));
+    if (d->has_clusters) /* up to 16 blocks */
+        TGL_TRY(check(cu->KernelSetAttribute(TGL_CU_KERNEL_NON_PORTABLE_CLUSTER, 1, e->handle, d->handle), &e->kernel,
+                      "cuKernelSetAttribute(NON_PORTABLE_CLUSTER_SIZE_ALLOWED)"));
     e->has_clusters = d->has_clusters;
     e->has_pdl = d->major >= 9;
-    size_t offset, bytes;                   /* NULL before CUDA 12.4 */
+    size_t offset, bytes; /* NULL before CUDA 12.4 */
     if (cu->KernelGetParamInfo && !cu->KernelGetParamInfo(e->handle, 0, &offset, &bytes)) e->args_bytes = bytes;
     return TGL_OK;
 }
@@ -348,8 +350,7 @@ tgl_status tgl_kernels_enter(tgl_loaded *loaded, tgl_cu_context context)
     return TGL_OK;
 }
 
-static tgl_status load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
-                       tgl_loaded **out)
+static tgl_status load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile, tgl_loaded **out)
 {
     const tgl_driver_table *cu;
     const tgl_device *d;
@@ -371,7 +372,7 @@ static tgl_status load(const tgl_kernel *kernel, int device, tgl_cu_context cont
     tgl_capture_restore(cu, mode);
     if (status == TGL_OK) status = tgl_kernels_enter(e, context);
     pthread_mutex_lock(&lock);
-    *out = tgl_kernels_find(kernel, device);        /* another thread may have been faster */
+    *out = tgl_kernels_find(kernel, device); /* another thread may have been faster */
     const bool keep = status == TGL_OK && !*out;
     if (keep && !insert(e)) status = tgl_fail(TGL_ERR_MEMORY, "%s: no memory to load it", kernel->name);
     pthread_mutex_unlock(&lock);
@@ -387,7 +388,7 @@ static tgl_status load(const tgl_kernel *kernel, int device, tgl_cu_context cont
 tgl_status tgl_kernels_load(const tgl_kernel *kernel, int device, tgl_cu_context context, bool may_compile,
                             tgl_loaded **out)
 {
-    const int cancelling = tgl_cancel_hold();   /* others may wait for it */
+    const int cancelling = tgl_cancel_hold(); /* others may wait for it */
     const tgl_status status = load(kernel, device, context, may_compile, out);
     tgl_cancel_restore(cancelling);
     return status;

@@ -14,13 +14,13 @@ enum { TGL_KNOWN_PLANS = 8, TGL_KNOWN_FITTING = 16 };
 /* Never freed once it can be found; after that only `context`, `fitting` and `plans` change. */
 typedef struct {
     uint64_t hash;
-    tgl_kernel kernel;                      /* with its own copies of the names */
+    tgl_kernel kernel; /* with its own copies of the names */
     int device;
     tgl_cu_kernel handle;
-    int64_t max_dynamic_shared;             /* max bytes of a launch */
-    size_t args_bytes;                      /* of its parameter; 0: unknown to the driver */
-    bool has_pdl, has_clusters;             /* of the device */
-    _Atomic(tgl_cu_context) context;        /* where it was loaded last */
+    int64_t max_dynamic_shared;      /* max bytes of a launch */
+    size_t args_bytes;               /* of its parameter; 0: unknown to the driver */
+    bool has_pdl, has_clusters;      /* of the device */
+    _Atomic(tgl_cu_context) context; /* where it was loaded last */
     /* 1 + how many clusters fit at once in the lowest 16 bits, above them a hash of where and of which; 0: none yet. One
      * word, since another thread may ask elsewhere. */
     _Atomic(uint64_t) fitting[TGL_KNOWN_FITTING];

@@ -16,8 +16,8 @@
 
 static _Thread_local struct {
     int device;
-    char architecture[TGL_ARCHITECTURE_BYTES];      /* "": for the device */
-} preparing;                                        /* while tgl_preparing() */
+    char architecture[TGL_ARCHITECTURE_BYTES]; /* "": for the device */
+} preparing;                                   /* while tgl_preparing() */
 
 /* Accepts only what devices look for: with "sm_90" instead of "sm_90a", nothing would find the cached
  * kernels. */
@@ -72,8 +72,8 @@ typedef struct {
 typedef struct {
     piece *pieces;
     int num_pieces, device;
-    const char *architecture;                       /* "": for the device */
-    atomic_int first_failed;                        /* the lowest that is known; num_pieces: none */
+    const char *architecture; /* "": for the device */
+    atomic_int first_failed;  /* the lowest that is known; num_pieces: none */
 } building;
 
 static tgl_status build_image(const tgl_kernel *kernel, const char *architecture)
@@ -114,8 +114,9 @@ static tgl_status build_pieces(building *b)
 static tgl_status build_plan(const tgl_kernel *plan, int num_kernels, int first, int device, const char *architecture)
 {
     const int cancelling = tgl_cancel_hold();
-    building b = { .device = device, .architecture = architecture,
-                   .pieces = calloc((size_t)num_kernels + 1, sizeof *b.pieces) };  /* + 1: NULL means no memory */
+    building b = { .device = device,
+                   .architecture = architecture,
+                   .pieces = calloc((size_t)num_kernels + 1, sizeof *b.pieces) }; /* + 1: NULL means no memory */
     tgl_status status = b.pieces ? TGL_OK : tgl_fail(TGL_ERR_MEMORY, "no memory to load %d kernels", num_kernels);
     for (int i = 0; i < num_kernels && b.pieces; i++) {
         const tgl_kernel *k = &plan[(first + i) % num_kernels];
@@ -175,8 +176,8 @@ tgl_status tgl_target_of(const DLTensor *on, tgl_target *target)
     const int device = tgl_preparing() ? preparing.device : on->device.device_id;
     const tgl_device *d;
     TGL_TRY(tgl_device_get(device, &d));
-    *target = (tgl_target){ tgl_settings_num_sms(device, d->num_sms), d->architecture_number,
-                            d->max_smem_per_block_optin };
+    *target =
+        (tgl_target){ tgl_settings_num_sms(device, d->num_sms), d->architecture_number, d->max_smem_per_block_optin };
     return TGL_OK;
 }
 
@@ -201,12 +202,12 @@ static uint64_t plan_hash(const tgl_kernel *plan, int num_kernels)
     for (int i = 0; i < num_kernels; i++) {
         if (!plan[i].name) continue;
         const tgl_macro *m = plan[i].macros;
-        uint64_t k = (uintptr_t)plan[i].name;   /* a chain of its own, in parallel with the others */
+        uint64_t k = (uintptr_t)plan[i].name; /* a chain of its own, in parallel with the others */
         for (const tgl_macro *end = m + TGL_MAX_MACROS; m < end; m++)
             if (m->name) k = k * 0x2545f4914f6cdd1du + (uint64_t)m->value;
         h = (h ^ k ^ k >> 32) * 0x9e3779b97f4a7c15u;
     }
-    return h | 1;                               /* 0 means none */
+    return h | 1; /* 0 means none */
 }
 
 static bool is_complete(tgl_loaded *loaded, const tgl_kernel *plan, int num_kernels)
@@ -223,16 +224,15 @@ static void note_complete(tgl_loaded *loaded, const tgl_kernel *plan, int num_ke
 {
     const uint64_t hash = plan_hash(plan, num_kernels);
     int place = 0;
-    while (place < TGL_KNOWN_PLANS && atomic_load_explicit(&loaded->plans[place], memory_order_relaxed))
-        place++;
+    while (place < TGL_KNOWN_PLANS && atomic_load_explicit(&loaded->plans[place], memory_order_relaxed)) place++;
     if (place == TGL_KNOWN_PLANS) place = (int)((hash >> 32) % TGL_KNOWN_PLANS);
     atomic_store_explicit(&loaded->plans[place], hash, memory_order_relaxed);
 }
 
 /* The first launch of a configuration on this device. During a capture only what the launch needs is
  * loaded. */
-static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int num_kernels, int which,
-                       int device, tgl_stream stream, tgl_cu_context context, tgl_loaded **loaded)
+static tgl_status load(const tgl_driver_table *cu, const tgl_kernel *plan, int num_kernels, int which, int device,
+                       tgl_stream stream, tgl_cu_context context, tgl_loaded **loaded)
 {
     bool may;
     TGL_TRY(may_compile(cu, stream, &may));
@@ -257,8 +257,7 @@ tgl_status tgl_load(const tgl_kernel *plan, int num_kernels, const DLTensor *on,
     TGL_TRY(tgl_context_enter(device, stream, &guard));
     bool may;
     tgl_status status = may_compile(cu, stream, &may);
-    if (status == TGL_OK && may)
-        status = load(cu, plan, num_kernels, 0, device, stream, guard.context, &first);
+    if (status == TGL_OK && may) status = load(cu, plan, num_kernels, 0, device, stream, guard.context, &first);
     tgl_context_leave(&guard);
     return status;
 }
@@ -277,20 +276,19 @@ static tgl_status check_shape(const tgl_kernel *kernel, const tgl_shape *s)
                     s->grid[2] >= 0 && s->grid[2] <= 65535 && s->block >= 1 && s->block <= 1024 &&
                     s->shared_bytes >= 0 && s->cluster >= 0;
     if (ok) return TGL_OK;
-    return tgl_fail(
-        TGL_ERR_INTERNAL,
-        "%s: launch shape is grid [%lld, %lld, %lld], block %d, %lld shared bytes, cluster %d, want "
-        "at most [2147483647, 65535, 65535] and 1024; please report this",
-        kernel->name, (long long)s->grid[0], (long long)s->grid[1], (long long)s->grid[2], s->block,
-        (long long)s->shared_bytes, s->cluster);
+    return tgl_fail(TGL_ERR_INTERNAL,
+                    "%s: launch shape is grid [%lld, %lld, %lld], block %d, %lld shared bytes, cluster %d, want "
+                    "at most [2147483647, 65535, 65535] and 1024; please report this",
+                    kernel->name, (long long)s->grid[0], (long long)s->grid[1], (long long)s->grid[2], s->block,
+                    (long long)s->shared_bytes, s->cluster);
 }
 
 /* How many clusters of `size` blocks fit at once; unknown: INT32_MAX. Queried for the stream, whose green context may have a
  * part of the SMs. Remembered by context, stream and shape; if there is no place left, one is replaced, and will be asked
  * again. A new stream may have the handle of one that was destroyed, in another green context: to tell them apart takes a call
  * for each launch, and what is remembered decides only time, or that a launch is refused which then another one replaces. */
-static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, tgl_stream stream,
-                                int threads, int64_t shared_bytes, int size)
+static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context,
+                                tgl_stream stream, int threads, int64_t shared_bytes, int size)
 {
     const uint64_t shape = (uint64_t)size << 48 ^ (uint64_t)threads << 32 ^ (uint64_t)shared_bytes;
     const uint64_t where = (uint64_t)(uintptr_t)context * 31 + (uint64_t)(uintptr_t)stream;
@@ -305,8 +303,8 @@ static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, 
         }
     }
     tgl_cu_launch_attribute cluster = { .id = TGL_CU_LAUNCH_CLUSTER, .value.dim = { (uint32_t)size, 1, 1 } };
-    const tgl_cu_launch_config config = { (uint32_t)size, 1, 1, (uint32_t)threads, 1, 1, (uint32_t)shared_bytes, stream,
-                                          &cluster, 1 };
+    const tgl_cu_launch_config config = { (uint32_t)size, 1,        1, (uint32_t)threads, 1, 1, (uint32_t)shared_bytes,
+                                          stream,         &cluster, 1 };
     int clusters = 0;
     const int mode = tgl_capture_relax(cu);
     const tgl_cu_result result = cu->OccupancyMaxActiveClusters(&clusters, (tgl_cu_function)loaded->handle, &config);
@@ -335,9 +333,9 @@ static tgl_status encode(const tgl_driver_table *cu, const tgl_loaded *loaded, c
 {
     enum { BF16 = 9, SWIZZLE_128 = 3, PROMOTE_128 = 2 };
     static const uint32_t every[5] = { 1, 1, 1, 1, 1 };
-    const tgl_cu_result result = cu->TensorMapEncodeTiled(t->map, BF16, (uint32_t)t->rank, (void *)(uintptr_t)t->data,
-                                                          t->sizes, t->strides, t->box, every, 0, SWIZZLE_128,
-                                                          PROMOTE_128, 0);
+    const tgl_cu_result result =
+        cu->TensorMapEncodeTiled(t->map, BF16, (uint32_t)t->rank, (void *)(uintptr_t)t->data, t->sizes, t->strides,
+                                 t->box, every, 0, SWIZZLE_128, PROMOTE_128, 0);
     if (!result) return TGL_OK;
     char call[160];
     snprintf(call, sizeof call, "%.100s: cuTensorMapEncodeTiled", loaded->kernel.name);
@@ -357,27 +355,28 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu
                           tgl_stream stream, bool *is_refused)
 {
     if (s->shared_bytes > loaded->max_dynamic_shared || (s->cluster && !loaded->has_clusters))
-        return tgl_fail(
-            TGL_ERR_INTERNAL,
-            "%s: wants %lld bytes of shared memory and clusters of %d, cuda:%d has %lld bytes and %s; "
-            "please report this",
-            loaded->kernel.name, (long long)s->shared_bytes, s->cluster, loaded->device,
-            (long long)loaded->max_dynamic_shared, loaded->has_clusters ? "clusters" : "no clusters");
+        return tgl_fail(TGL_ERR_INTERNAL,
+                        "%s: wants %lld bytes of shared memory and clusters of %d, cuda:%d has %lld bytes and %s; "
+                        "please report this",
+                        loaded->kernel.name, (long long)s->shared_bytes, s->cluster, loaded->device,
+                        (long long)loaded->max_dynamic_shared, loaded->has_clusters ? "clusters" : "no clusters");
     if (loaded->args_bytes && loaded->args_bytes != s->args_bytes)
         return tgl_fail(TGL_ERR_INTERNAL, "%s: takes %zu bytes of arguments, gets %zu; please report this",
                         loaded->kernel.name, loaded->args_bytes, s->args_bytes);
     if (s->copied) TGL_TRY(encode(cu, loaded, s->copied));
     int64_t blocks = s->grid[0];
     if (s->is_cut)
-        blocks = tgl_min(blocks, s->cluster * fitting_clusters(cu, loaded, context, stream, s->block, s->shared_bytes, s->cluster));
+        blocks = tgl_min(blocks, s->cluster * fitting_clusters(cu, loaded, context, stream, s->block, s->shared_bytes,
+                                                               s->cluster));
     *is_refused = blocks == 0 ||
                   ((s->cooperative || (s->cluster > 1 && !s->is_cut)) && !fits_at_once(cu, loaded, context, stream, s));
     if (*is_refused)
-        return failed_launch(loaded, s->cluster > 1 ? TGL_CU_INVALID_CLUSTER_SIZE : TGL_CU_COOPERATIVE_LAUNCH_TOO_LARGE);
+        return failed_launch(loaded,
+                             s->cluster > 1 ? TGL_CU_INVALID_CLUSTER_SIZE : TGL_CU_COOPERATIVE_LAUNCH_TOO_LARGE);
     void *args[] = { (void *)s->args };
     tgl_cu_launch_attribute attributes[3];
     uint32_t n = 0;
-    if (s->cluster) {                           /* also of one block: st.async is illegal outside a cluster */
+    if (s->cluster) { /* also of one block: st.async is illegal outside a cluster */
         attributes[n].id = TGL_CU_LAUNCH_CLUSTER;
         attributes[n].value.dim.x = (uint32_t)s->cluster;
         attributes[n].value.dim.y = attributes[n].value.dim.z = 1;
@@ -391,10 +390,16 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu
         attributes[n].id = TGL_CU_LAUNCH_PROGRAMMATIC;
         attributes[n++].value.value = 1;
     }
-    const tgl_cu_launch_config config = {
-        (uint32_t)blocks, s->grid[1] ? (uint32_t)s->grid[1] : 1, s->grid[2] ? (uint32_t)s->grid[2] : 1,
-        (uint32_t)s->block,   1, 1, (uint32_t)s->shared_bytes, stream, attributes, n
-    };
+    const tgl_cu_launch_config config = { (uint32_t)blocks,
+                                          s->grid[1] ? (uint32_t)s->grid[1] : 1,
+                                          s->grid[2] ? (uint32_t)s->grid[2] : 1,
+                                          (uint32_t)s->block,
+                                          1,
+                                          1,
+                                          (uint32_t)s->shared_bytes,
+                                          stream,
+                                          attributes,
+                                          n };
     const tgl_cu_result result = cu->LaunchKernelEx(&config, (tgl_cu_function)loaded->handle, args, NULL);
     *is_refused = result == TGL_CU_COOPERATIVE_LAUNCH_TOO_LARGE || result == TGL_CU_INVALID_CLUSTER_SIZE;
     return result ? failed_launch(loaded, result) : TGL_OK;
@@ -402,8 +407,8 @@ static tgl_status enqueue(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu
 
 int64_t tgl_strided_grid(int64_t blocks, int64_t max) { return tgl_min(blocks, max); }
 
-tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on,
-                      const tgl_shape *shape, tgl_stream stream)
+tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const DLTensor *on, const tgl_shape *shape,
+                      tgl_stream stream)
 {
     if (tgl_preparing()) return prepare(plan, num_kernels);
     const tgl_kernel *kernel = &plan[which];
@@ -422,8 +427,7 @@ tgl_status tgl_launch(const tgl_kernel *plan, int num_kernels, int which, const 
         status = tgl_kernels_enter(loaded, guard.context);
     const tgl_other_launch *other = shape->otherwise;
     bool is_refused = status == TGL_OK && other &&
-                      ((shape->cluster > 1 && !loaded->has_clusters) ||
-                       (shape->copied && !cu->TensorMapEncodeTiled));
+                      ((shape->cluster > 1 && !loaded->has_clusters) || (shape->copied && !cu->TensorMapEncodeTiled));
     if (status == TGL_OK && !is_refused) status = enqueue(cu, loaded, guard.context, shape, stream, &is_refused);
     tgl_context_leave(&guard);
     if (is_refused && other) {

@@ -21,7 +21,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static tgl_nvrtc_table table;
 static _Atomic(const tgl_nvrtc_table *) ready;
 static bool failed;
-static char failure[512], refusal[256];                 /* refusal: why the last candidate was rejected */
+static char failure[512], refusal[256]; /* refusal: why the last candidate was rejected */
 
 static void in_child(void) { pthread_mutex_init(&lock, NULL); }
 __attribute__((constructor)) static void watch_forks(void) { pthread_atfork(NULL, NULL, in_child); }
@@ -36,9 +36,9 @@ static void load_builtins(const tgl_nvrtc_table *t)
     const char *slash = strrchr(t->path, '/');
     const int folder_bytes = slash ? (int)(slash + 1 - t->path) : 0;
     char file[TGL_PATH_BYTES];
-    const int n = snprintf(file, sizeof file, "%.*slibnvrtc-builtins.so.%d.%d", folder_bytes, t->path,
-                           t->major, t->minor);
-    if (slash && n < (int)sizeof file) dlopen(file, RTLD_LAZY | RTLD_LOCAL);    /* or NVRTC searches itself */
+    const int n =
+        snprintf(file, sizeof file, "%.*slibnvrtc-builtins.so.%d.%d", folder_bytes, t->path, t->major, t->minor);
+    if (slash && n < (int)sizeof file) dlopen(file, RTLD_LAZY | RTLD_LOCAL); /* or NVRTC searches itself */
 }
 
 /* Fills the table from an open library; otherwise says why not in `refusal`. */
@@ -50,22 +50,20 @@ static bool accept(void *handle, const char *file, bool is_named)
     FIND(GetErrorString, )
     Dl_info info;
     void *symbol = *(void **)&t.Version;
-    snprintf(t.path, sizeof t.path, "%s",
-             symbol && dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : file);
-    if (!t.Version || !t.GetErrorString || !t.CreateProgram || !t.DestroyProgram || !t.CompileProgram ||
-        !t.GetCUBIN || !t.GetCUBINSize || !t.GetProgramLog || !t.GetProgramLogSize ||
-        !t.GetNumSupportedArchs || !t.GetSupportedArchs || t.Version(&t.major, &t.minor)) {
+    snprintf(t.path, sizeof t.path, "%s", symbol && dladdr(symbol, &info) && info.dli_fname ? info.dli_fname : file);
+    if (!t.Version || !t.GetErrorString || !t.CreateProgram || !t.DestroyProgram || !t.CompileProgram || !t.GetCUBIN ||
+        !t.GetCUBINSize || !t.GetProgramLog || !t.GetProgramLogSize || !t.GetNumSupportedArchs ||
+        !t.GetSupportedArchs || t.Version(&t.major, &t.minor)) {
         snprintf(refusal, sizeof refusal, "%.160s is no NVRTC 12 or newer", t.path);
         return false;
     }
     const int driver = tgl_driver_version();
     if (!is_named && driver && t.major > driver / 1000) {
-        snprintf(refusal, sizeof refusal, "%.120s is of CUDA %d.%d, newer than the driver's %d.%d", t.path,
-                 t.major, t.minor, driver / 1000, driver % 1000 / 10);
+        snprintf(refusal, sizeof refusal, "%.120s is of CUDA %d.%d, newer than the driver's %d.%d", t.path, t.major,
+                 t.minor, driver / 1000, driver % 1000 / 10);
         return false;
     }
-    if (t.GetNumSupportedArchs(&t.num_archs) || t.num_archs > TGL_MAX_KNOWN_ARCHS ||
-        t.GetSupportedArchs(t.archs))
+    if (t.GetNumSupportedArchs(&t.num_archs) || t.num_archs > TGL_MAX_KNOWN_ARCHS || t.GetSupportedArchs(t.archs))
         t.num_archs = 0;
     qsort(t.archs, (size_t)t.num_archs, sizeof t.archs[0], compare_int);
     load_builtins(&t);
@@ -100,7 +98,11 @@ static bool try_versions(const char *folder, int flags)
  * Python programs have loaded some extension from that site-packages: this library, numpy or torch; the
  * tool of a wheel lies in it. This also finds a loaded copy with an unusual name (old torch wheels had
  * libnvrtc-<hash>.so). */
-typedef struct { char folders[16][TGL_PATH_BYTES]; char loaded[TGL_PATH_BYTES]; int count; } surroundings;
+typedef struct {
+    char folders[16][TGL_PATH_BYTES];
+    char loaded[TGL_PATH_BYTES];
+    int count;
+} surroundings;
 
 #ifdef __linux__
 static int look_around(struct dl_phdr_info *info, size_t bytes, void *context)
@@ -108,7 +110,7 @@ static int look_around(struct dl_phdr_info *info, size_t bytes, void *context)
     surroundings *s = context;
     const char *name = info->dlpi_name;
     char program[TGL_PATH_BYTES];
-    if (!name || !name[0]) {    /* the program itself, which a wheel may have brought along */
+    if (!name || !name[0]) { /* the program itself, which a wheel may have brought along */
         const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
         if (n <= 0) return 0;
         program[n] = 0;
@@ -136,8 +138,7 @@ static bool try_wheels(const surroundings *s)
     for (int i = 0; i < s->count; i++)
         for (int k = 0; k < 2; k++) {
             char folder[TGL_PATH_BYTES];
-            if (snprintf(folder, sizeof folder, "%s%s", s->folders[i], places[k]) >= (int)sizeof folder)
-                continue;
+            if (snprintf(folder, sizeof folder, "%s%s", s->folders[i], places[k]) >= (int)sizeof folder) continue;
             if (try_versions(folder, 0)) return true;
         }
     return false;
@@ -155,20 +156,17 @@ static bool search(void)
 #ifdef __linux__
     if (s) dl_iterate_phdr(look_around, s);
 #endif
-    bool found = try_versions("", RTLD_NOLOAD) ||
-                 (s && s->loaded[0] && try_file(s->loaded, RTLD_NOLOAD, false)) || (s && try_wheels(s));
+    bool found = try_versions("", RTLD_NOLOAD) || (s && s->loaded[0] && try_file(s->loaded, RTLD_NOLOAD, false)) ||
+                 (s && try_wheels(s));
     free(s);
-    static const char *const folders[] = { "", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/",
-                                           "/opt/cuda/lib64/" };
-    for (size_t i = 0; !found && i < sizeof folders / sizeof folders[0]; i++)
-        found = try_versions(folders[i], 0);
+    static const char *const folders[] = { "", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/", "/opt/cuda/lib64/" };
+    for (size_t i = 0; !found && i < sizeof folders / sizeof folders[0]; i++) found = try_versions(folders[i], 0);
     if (found) return true;
     const int driver = tgl_driver_version() / 1000;
     snprintf(failure, sizeof failure,
              "no libnvrtc.so.13 or .12 %s%s%s: install it (pip install nvidia-cuda-nvrtc%s, or the CUDA "
              "toolkit), or name the file in TEGULA_LIBNVRTC",
-             refusal[0] ? "will do (" : "was found", refusal, refusal[0] ? ")" : "",
-             driver == 12 ? "-cu12" : "");
+             refusal[0] ? "will do (" : "was found", refusal, refusal[0] ? ")" : "", driver == 12 ? "-cu12" : "");
     return false;
 }
 
@@ -194,7 +192,7 @@ const tgl_nvrtc_table *tgl_nvrtc_or_null(void)
 tgl_status tgl_nvrtc(const tgl_nvrtc_table **out)
 {
     *out = tgl_nvrtc_or_null();
-    return *out ? TGL_OK : tgl_fail(TGL_ERR_COMPILE, "%s", failure);    /* written once, under the lock */
+    return *out ? TGL_OK : tgl_fail(TGL_ERR_COMPILE, "%s", failure); /* written once, under the lock */
 }
 
 tgl_status tgl_nvrtc_version(int *major, int *minor, const char **path)

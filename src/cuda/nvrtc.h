@@ -6,32 +6,32 @@
 #include "core/settings.h"
 #include "core/status.h"
 
-typedef int tgl_nvrtc_result;                           /* nvrtcResult */
+typedef int tgl_nvrtc_result; /* nvrtcResult */
 typedef struct _nvrtcProgram *tgl_nvrtc_program;
 
 /* X(name, parameters): the symbols are nvrtc<name>. */
-#define TGL_NVRTC_ENTRIES(X)                                                                               \
-    X(Version, (int *major, int *minor))                                                                   \
-    X(GetNumSupportedArchs, (int *count))                                                                  \
-    X(GetSupportedArchs, (int *archs))                                                                     \
-    X(CreateProgram, (tgl_nvrtc_program *program, const char *source, const char *name, int num_headers,   \
-                      const char *const *headers, const char *const *header_names))                        \
-    X(DestroyProgram, (tgl_nvrtc_program *program))                                                        \
-    X(CompileProgram, (tgl_nvrtc_program program, int num_options, const char *const *options))            \
-    X(GetProgramLogSize, (tgl_nvrtc_program program, size_t *bytes))                                       \
-    X(GetProgramLog, (tgl_nvrtc_program program, char *log))                                               \
-    X(GetCUBINSize, (tgl_nvrtc_program program, size_t *bytes))                                            \
-    X(GetCUBIN, (tgl_nvrtc_program program, char *image))                                                  \
-    X(GetPTXSize, (tgl_nvrtc_program program, size_t *bytes))                                              \
+#define TGL_NVRTC_ENTRIES(X)                                                                             \
+    X(Version, (int *major, int *minor))                                                                 \
+    X(GetNumSupportedArchs, (int *count))                                                                \
+    X(GetSupportedArchs, (int *archs))                                                                   \
+    X(CreateProgram, (tgl_nvrtc_program *program, const char *source, const char *name, int num_headers, \
+                      const char *const *headers, const char *const *header_names))                      \
+    X(DestroyProgram, (tgl_nvrtc_program *program))                                                      \
+    X(CompileProgram, (tgl_nvrtc_program program, int num_options, const char *const *options))          \
+    X(GetProgramLogSize, (tgl_nvrtc_program program, size_t *bytes))                                     \
+    X(GetProgramLog, (tgl_nvrtc_program program, char *log))                                             \
+    X(GetCUBINSize, (tgl_nvrtc_program program, size_t *bytes))                                          \
+    X(GetCUBIN, (tgl_nvrtc_program program, char *image))                                                \
+    X(GetPTXSize, (tgl_nvrtc_program program, size_t *bytes))                                            \
     X(GetPTX, (tgl_nvrtc_program program, char *image))
 
 enum { TGL_MAX_KNOWN_ARCHS = 64 };
 typedef struct {
-    int major, minor;                                   /* of NVRTC */
-    char path[TGL_PATH_BYTES];                          /* the file that was loaded */
-    int archs[TGL_MAX_KNOWN_ARCHS], num_archs;  /* what it compiles for: 80, 90, ..., ascending */
+    int major, minor;                          /* of NVRTC */
+    char path[TGL_PATH_BYTES];                 /* the file that was loaded */
+    int archs[TGL_MAX_KNOWN_ARCHS], num_archs; /* what it compiles for: 80, 90, ..., ascending */
     const char *(*GetErrorString)(tgl_nvrtc_result result);
-#define TGL_NVRTC_FIELD(name, parameters) tgl_nvrtc_result (*name) parameters;
+#define TGL_NVRTC_FIELD(name, parameters) tgl_nvrtc_result(*name) parameters;
     TGL_NVRTC_ENTRIES(TGL_NVRTC_FIELD)
 #undef TGL_NVRTC_FIELD
 } tgl_nvrtc_table;

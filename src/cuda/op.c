@@ -10,10 +10,9 @@ tgl_status tgl_take(tgl_signature *s, const DLTensor *const *tensors, const void
     return tgl_check(s, tensors, params, sizes);
 }
 
-tgl_status tgl_run(tgl_signature *s, const tgl_op *op, const DLTensor *const *tensors, void *problem,
-                   tgl_stream stream)
+tgl_status tgl_run(tgl_signature *s, const tgl_op *op, const DLTensor *const *tensors, void *problem, tgl_stream stream)
 {
-    if (!tgl_preparing() && tgl_writes_nothing(s, tensors)) return TGL_OK;      /* data may be NULL */
+    if (!tgl_preparing() && tgl_writes_nothing(s, tensors)) return TGL_OK; /* data may be NULL */
     const DLTensor *on = tensors[tgl_signature_table(s)->home];
     if (!tgl_on_cpu(on)) return tgl_run_on_cuda(op, problem, on, stream);
     return tgl_preparing() ? TGL_OK : op->cpu(problem);
@@ -37,7 +36,7 @@ tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, 
         status = tgl_launch(plan, num_kernels, which, on, &shape, stream);
         if (!is_refused) return status;
         /* This context has fewer SMs than its device. */
-        if (shape.cluster > 1 && !shape.otherwise) plan[which].name = NULL;     /* which does not change clusters */
+        if (shape.cluster > 1 && !shape.otherwise) plan[which].name = NULL; /* which does not change clusters */
         else if (target.num_sms > 1) target.num_sms /= 2;
         else return status;
     }

@@ -8,8 +8,8 @@
 
 typedef struct {
     uint32_t state[8];
-    uint64_t bytes;             /* taken so far */
-    uint8_t block[64];          /* the last bytes % 64 of them */
+    uint64_t bytes;    /* taken so far */
+    uint8_t block[64]; /* the last bytes % 64 of them */
 } tgl_sha256;
 
 void tgl_sha256_begin(tgl_sha256 *hash);

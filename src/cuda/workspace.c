@@ -21,14 +21,13 @@ static tgl_status device_of_pointer(const tgl_driver_table *cu, tgl_cu_pointer a
 {
     *device = -1;
     tgl_cu_result result = cu->PointerGetAttribute(device, TGL_CU_POINTER_DEVICE, address);
-    if (result == TGL_CU_INVALID_CONTEXT) {             /* none is current: as in context_of_stream() */
+    if (result == TGL_CU_INVALID_CONTEXT) { /* none is current: as in context_of_stream() */
         tgl_context_guard guard;
         TGL_TRY(tgl_context_enter(0, NULL, &guard));
         result = cu->PointerGetAttribute(device, TGL_CU_POINTER_DEVICE, address);
         tgl_context_leave(&guard);
     }
-    return result == TGL_CU_INVALID_VALUE ? TGL_OK
-                                          : tgl_driver_check(result, "workspace: cuPointerGetAttribute");
+    return result == TGL_CU_INVALID_VALUE ? TGL_OK : tgl_driver_check(result, "workspace: cuPointerGetAttribute");
 }
 
 tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_stream stream)
@@ -42,12 +41,11 @@ tgl_status tgl_workspace_init(void *workspace, size_t workspace_bytes, tgl_strea
     int device;
     TGL_TRY(device_of_pointer(cu, address, &device));
     if (device < 0)
-        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: %p is not CUDA memory, want device memory",
-                        workspace);
+        return tgl_fail(TGL_ERR_WORKSPACE, "workspace: %p is not CUDA memory, want device memory", workspace);
     tgl_context_guard guard;
     TGL_TRY(tgl_context_enter(device, stream, &guard));
-    const tgl_status status = tgl_driver_check(cu->MemsetD8Async(address, 0, workspace_bytes, stream),
-                                               "workspace: cuMemsetD8Async");
+    const tgl_status status =
+        tgl_driver_check(cu->MemsetD8Async(address, 0, workspace_bytes, stream), "workspace: cuMemsetD8Async");
     tgl_context_leave(&guard);
     return status;
 }
@@ -59,14 +57,14 @@ typedef struct block {
     struct block *next;
     tgl_cu_pointer data;
     size_t bytes;
-    uint64_t context;       /* its id */
+    uint64_t context; /* its id */
     tgl_stream stream;
-    uint64_t owner;         /* the id of the stream or of the capture */
-    atomic_int kind;        /* FREE: all zero and not in use */
+    uint64_t owner;  /* the id of the stream or of the capture */
+    atomic_int kind; /* FREE: all zero and not in use */
 } block;
 
 enum { SMALLEST = 1 << 16 };
-static block *blocks;       /* of all devices; few, so that a list is enough */
+static block *blocks;                                    /* of all devices; few, so that a list is enough */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* a forked child fails before it gets here */
 
 /* A stream or, with a graph, the part of the graph that is captured from the stream. */
@@ -84,8 +82,7 @@ static block *find(const owner *o, size_t bytes)
     for (block *b = blocks; b; b = b->next) {
         if (b->owner != o->id || b->bytes < bytes) continue;
         const int kind = atomic_load_explicit(&b->kind, memory_order_relaxed);
-        if (o->graph ? kind == OF_GRAPH && b->stream == o->stream && is_one_stream(o->stream)
-                     : kind == OF_STREAM)
+        if (o->graph ? kind == OF_GRAPH && b->stream == o->stream && is_one_stream(o->stream) : kind == OF_STREAM)
             return b;
     }
     return NULL;
@@ -94,8 +91,7 @@ static block *find(const owner *o, size_t bytes)
 static block *find_free(uint64_t context, size_t bytes)
 {
     for (block *b = blocks; b; b = b->next)
-        if (atomic_load_explicit(&b->kind, memory_order_acquire) == FREE && b->context == context &&
-            b->bytes >= bytes)
+        if (atomic_load_explicit(&b->kind, memory_order_acquire) == FREE && b->context == context && b->bytes >= bytes)
             return b;
     return NULL;
 }
@@ -119,11 +115,9 @@ static void drop_predecessors(const tgl_driver_table *cu, const owner *o, uint64
 /* On the stream itself; for a graph, which must not contain it, on another stream, and waits for it. */
 static tgl_status zero(const tgl_driver_table *cu, const owner *o, tgl_cu_pointer data, size_t bytes)
 {
-    if (!o->graph)
-        return tgl_driver_check(cu->MemsetD8Async(data, 0, bytes, o->stream), "workspace: cuMemsetD8Async");
+    if (!o->graph) return tgl_driver_check(cu->MemsetD8Async(data, 0, bytes, o->stream), "workspace: cuMemsetD8Async");
     tgl_stream side;
-    TGL_TRY(tgl_driver_check(cu->StreamCreate(&side, TGL_CU_STREAM_NON_BLOCKING),
-                             "workspace: cuStreamCreate"));
+    TGL_TRY(tgl_driver_check(cu->StreamCreate(&side, TGL_CU_STREAM_NON_BLOCKING), "workspace: cuStreamCreate"));
     tgl_cu_result result = cu->MemsetD8Async(data, 0, bytes, side);
     if (!result) result = cu->StreamSynchronize(side);
     cu->StreamDestroy(side);
@@ -131,8 +125,7 @@ static tgl_status zero(const tgl_driver_table *cu, const owner *o, tgl_cu_pointe
 }
 
 /* Sizes are powers of two, so a growing stream keeps less than twice its largest block. */
-static tgl_status make(const tgl_driver_table *cu, const owner *o, uint64_t context, size_t bytes,
-                       block **out)
+static tgl_status make(const tgl_driver_table *cu, const owner *o, uint64_t context, size_t bytes, block **out)
 {
     size_t size = SMALLEST;
     while (size < bytes && size <= SIZE_MAX / 2) size *= 2;
@@ -169,8 +162,8 @@ static tgl_status give_to_graph(const tgl_driver_table *cu, tgl_cu_graph graph, 
 }
 
 /* With the lock held. */
-static tgl_status find_or_make(const tgl_driver_table *cu, tgl_cu_context entered, const owner *o,
-                               size_t bytes, block **out)
+static tgl_status find_or_make(const tgl_driver_table *cu, tgl_cu_context entered, const owner *o, size_t bytes,
+                               block **out)
 {
     if ((*out = find(o, bytes))) return TGL_OK;
     uint64_t context;

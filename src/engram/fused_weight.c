@@ -31,9 +31,10 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->num_streams, tgl_saturating_product(p->is_bf16 ? 8 : 12, p->hidden), run_rows, p);
 }
 
-tgl_signature tgl_engram_fused_weight_signature = TGL_SIGNATURE(
-    "engram_fused_weight(weight_hidden: bf16|f32[num_streams, hidden] rows,"
-    " weight_embed: weight_hidden[num_streams, hidden] rows) -> out: f32[num_streams, hidden]", NULL);
+tgl_signature tgl_engram_fused_weight_signature =
+    TGL_SIGNATURE("engram_fused_weight(weight_hidden: bf16|f32[num_streams, hidden] rows,"
+                  " weight_embed: weight_hidden[num_streams, hidden] rows) -> out: f32[num_streams, hidden]",
+                  NULL);
 
 /* ---- launch ---- */
 
@@ -58,13 +59,15 @@ static tgl_shape shape_of(problem *p, int64_t columns)
 {
     return (tgl_shape){ { tgl_ceil_div(p->hidden, columns * FUSED_WEIGHT_THREADS),
                           tgl_strided_grid(p->num_streams, 65535) },
-                        .block = FUSED_WEIGHT_THREADS, TGL_ARGS(*p) };
+                        .block = FUSED_WEIGHT_THREADS,
+                        TGL_ARGS(*p) };
 }
 static tgl_shape vectors_shape(void *p, const tgl_target *target) { return shape_of(p, FUSED_WEIGHT_VECTOR); }
 static tgl_shape any_shape(void *p, const tgl_target *target) { return shape_of(p, 1); }
 
-static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, vectors_shape },
-                                        [ANY] = { NULL, NULL, any_shape } } };
+static const tgl_op OP = { cpu,
+                           plan,
+                           { [VECTORS] = { has_vectors, NULL, vectors_shape }, [ANY] = { NULL, NULL, any_shape } } };
 
 tgl_status tgl_engram_fused_weight(const DLTensor *weight_hidden, const DLTensor *weight_embed, DLTensor *out,
                                    tgl_stream stream)
@@ -72,8 +75,13 @@ tgl_status tgl_engram_fused_weight(const DLTensor *weight_hidden, const DLTensor
     const DLTensor *tensors[] = { weight_hidden, weight_embed, out };
     TGL_TRY(tgl_take(&tgl_engram_fused_weight_signature, tensors, NULL, NULL));
     const bool has_rows = weight_hidden->shape[0] > 1;
-    problem p = { tgl_data(weight_hidden), tgl_data(weight_embed), tgl_data(out), out->shape[0], out->shape[1],
-                  has_rows ? tgl_stride(weight_hidden, 0) : 0, has_rows ? tgl_stride(weight_embed, 0) : 0,
+    problem p = { tgl_data(weight_hidden),
+                  tgl_data(weight_embed),
+                  tgl_data(out),
+                  out->shape[0],
+                  out->shape[1],
+                  has_rows ? tgl_stride(weight_hidden, 0) : 0,
+                  has_rows ? tgl_stride(weight_embed, 0) : 0,
                   tgl_dtype_is(weight_hidden->dtype, TGL_BF16) };
     return tgl_run(&tgl_engram_fused_weight_signature, &OP, tensors, &p, stream);
 }

@@ -29,8 +29,8 @@ DEV void load(const void *weights, i64 i, float (&w)[COLUMNS])
 #endif
 }
 
-extern "C" __global__ void __launch_bounds__(FUSED_WEIGHT_THREADS) fused_weight(
-    const __grid_constant__ fused_weight_args a)
+extern "C" __global__ void __launch_bounds__(FUSED_WEIGHT_THREADS)
+    fused_weight(const __grid_constant__ fused_weight_args a)
 {
     const i64 i = ((i64)blockIdx.x * FUSED_WEIGHT_THREADS + threadIdx.x) * COLUMNS;
     pdl_wait();

@@ -6,13 +6,13 @@
 #include "numerics/bf16.h"
 
 #define FUSED_WEIGHT_THREADS 128
-#define FUSED_WEIGHT_VECTOR 4       /* columns of a thread, in a kernel with vectors */
+#define FUSED_WEIGHT_VECTOR 4 /* columns of a thread, in a kernel with vectors */
 
 typedef struct {
     const void *weight_hidden, *weight_embed;
     float *out;
     int64_t num_streams, hidden;
-    int64_t hidden_stride, embed_stride;    /* in elements */
+    int64_t hidden_stride, embed_stride; /* in elements */
     int32_t is_bf16;
 } fused_weight_args;
 

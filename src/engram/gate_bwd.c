@@ -95,7 +95,8 @@ tgl_signature tgl_engram_gate_bwd_signature = TGL_SIGNATURE(
     " constant_weights: bool)"
     " -> grad_hidden_states: " GATE_ROWS "? strided, grad_k: " GATE_ROWS "? strided,"
     " grad_v: bf16[num_tokens, hidden]? strided, grad_w_partial: f32[num_partials, num_streams, hidden]?"
-    " where " GATE_RULES, &TGL_ENGRAM_GATE_PARAMS, TGL_SIZES_OF(sizes));
+    " where " GATE_RULES,
+    &TGL_ENGRAM_GATE_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -120,7 +121,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     const bool is_fit = p->hidden % GATE_VECTOR == 0 && p->num_streams >= 1 && p->num_streams <= GATE_CLUSTER_STREAMS &&
                         cluster_blocks(p) <= GATE_CLUSTER_BLOCKS;
     kernels[CLUSTER] = (tgl_kernel){ is_fit ? "engram/gate_bwd_cluster" : NULL,
-        { kind, center, { "STREAMS", p->num_streams }, { "BLOCKS", cluster_blocks(p) } } };
+                                     { kind, center, { "STREAMS", p->num_streams }, { "BLOCKS", cluster_blocks(p) } } };
     kernels[ANY] = (tgl_kernel){ "engram/gate_bwd", { kind, center } };
     return NUM_KERNELS;
 }
@@ -147,7 +148,8 @@ static bool can_cluster(const void *context, const tgl_target *target)
 static tgl_shape any_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    return (tgl_shape){ { p->num_partials, tgl_strided_grid(p->num_streams, 65535) }, .block = GATE_BWD_THREADS,
+    return (tgl_shape){ { p->num_partials, tgl_strided_grid(p->num_streams, 65535) },
+                        .block = GATE_BWD_THREADS,
                         TGL_ARGS(*p) };
 }
 
@@ -156,13 +158,16 @@ static tgl_shape cluster_shape(void *context, const tgl_target *target)
     problem *p = context;
     const int64_t blocks = cluster_blocks(p);
     p->stages = (int32_t)cluster_stages(p, target);
-    return (tgl_shape){ { p->num_partials * blocks }, .cluster = blocks > 1 ? (int)blocks : 0,
-                        .block = (int)(block_groups(p) + 1) * 32, .shared_bytes = p->stages * stage_bytes(p),
+    return (tgl_shape){ { p->num_partials * blocks },
+                        .cluster = blocks > 1 ? (int)blocks : 0,
+                        .block = (int)(block_groups(p) + 1) * 32,
+                        .shared_bytes = p->stages * stage_bytes(p),
                         TGL_ARGS(*p) };
 }
 
-static const tgl_op OP = { cpu, plan, { [CLUSTER] = { can_cluster, NULL, cluster_shape },
-                                        [ANY] = { NULL, NULL, any_shape } } };
+static const tgl_op OP = { cpu,
+                           plan,
+                           { [CLUSTER] = { can_cluster, NULL, cluster_shape }, [ANY] = { NULL, NULL, any_shape } } };
 
 int64_t tgl_engram_gate_num_partials(int64_t hidden)
 {
@@ -176,8 +181,9 @@ tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_
                                DLTensor *grad_k, DLTensor *grad_v, DLTensor *grad_w_partial,
                                const tgl_engram_gate_params *params, tgl_stream stream)
 {
-    const DLTensor *tensors[] = { grad_out, hidden_states, k, v, weight_hidden, weight_embed, image_token_mask, dot,
-                                  gate_score, rstd_x, rstd_k, grad_hidden_states, grad_k, grad_v, grad_w_partial };
+    const DLTensor *tensors[] = { grad_out,     hidden_states,      k,      v,          weight_hidden,
+                                  weight_embed, image_token_mask,   dot,    gate_score, rstd_x,
+                                  rstd_k,       grad_hidden_states, grad_k, grad_v,     grad_w_partial };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_gate_bwd_signature, tensors, params, &n.num_tokens));
     TGL_TRY(tgl_gate_expect_apart("grad_hidden_states", grad_hidden_states));
@@ -189,15 +195,26 @@ tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_
     if (num_partials == 0 && n.num_tokens > 0)
         return tgl_fail(TGL_ERR_ARGUMENT, "grad_w_partial: shape is [0, ...], want [>= 1, ...]");
     problem p = {
-        .grad_out = tgl_gate_in(grad_out), .x = tgl_gate_in(hidden_states), .k = tgl_gate_in(k), .v = tgl_gate_in(v),
+        .grad_out = tgl_gate_in(grad_out),
+        .x = tgl_gate_in(hidden_states),
+        .k = tgl_gate_in(k),
+        .v = tgl_gate_in(v),
         .weights = tgl_gate_weights(weight_hidden, weight_embed, params),
         .image_token_mask = image_token_mask ? tgl_data(image_token_mask) : NULL,
-        .dot = tgl_data(dot), .gate_score = tgl_data(gate_score), .rstd_x = tgl_data(rstd_x),
-            .rstd_k = tgl_data(rstd_k),
-        .grad_x = tgl_gate_out(grad_hidden_states), .grad_k = tgl_gate_out(grad_k), .grad_v = tgl_gate_out(grad_v),
+        .dot = tgl_data(dot),
+        .gate_score = tgl_data(gate_score),
+        .rstd_x = tgl_data(rstd_x),
+        .rstd_k = tgl_data(rstd_k),
+        .grad_x = tgl_gate_out(grad_hidden_states),
+        .grad_k = tgl_gate_out(grad_k),
+        .grad_v = tgl_gate_out(grad_v),
         .grad_w_partial = grad_w_partial ? tgl_data(grad_w_partial) : NULL,
-        .numbers = tgl_gate_numbers(n.hidden, params), .num_tokens = n.num_tokens, .num_streams = n.num_streams,
-        .hidden = n.hidden, .num_partials = num_partials, .has_residual = !params->no_residual,
+        .numbers = tgl_gate_numbers(n.hidden, params),
+        .num_tokens = n.num_tokens,
+        .num_streams = n.num_streams,
+        .hidden = n.hidden,
+        .num_partials = num_partials,
+        .has_residual = !params->no_residual,
     };
     return tgl_run(&tgl_engram_gate_bwd_signature, &OP, tensors, &p, stream);
 }

@@ -8,15 +8,15 @@
 typedef struct {
     gate_in grad_out, x, k, v;
     gate_weights weights;
-    const uint8_t *image_token_mask;        /* NULL: none */
+    const uint8_t *image_token_mask; /* NULL: none */
     const float *dot, *gate_score, *rstd_x, *rstd_k;
     gate_out grad_x, grad_k, grad_v;
-    float *grad_w_partial;                  /* [num_partials, num_streams, hidden]; NULL: not wanted */
+    float *grad_w_partial; /* [num_partials, num_streams, hidden]; NULL: not wanted */
     gate_numbers numbers;
     int64_t num_tokens, num_streams, hidden;
-    int64_t num_partials;                   /* partial p has tokens p, p + num_partials, ... */
+    int64_t num_partials; /* partial p has tokens p, p + num_partials, ... */
     int32_t has_residual;
-    int32_t stages;                         /* gate_bwd_cluster: tokens in flight */
+    int32_t stages; /* gate_bwd_cluster: tokens in flight */
 } gate_bwd_args;
 
 /* The sum of grad_out * v over a row has an order that depends on the number of columns alone: the columns of a vector
@@ -41,10 +41,7 @@ TGL_INLINE float gate_grad_x(const gate_slopes *s, float grad_out, float x, floa
     const float inner = fmaf(-x, s->a_x, k * w);
     return has_residual ? fmaf(s->q, inner, grad_out) : s->q * inner;
 }
-TGL_INLINE float gate_grad_k(const gate_slopes *s, float x, float k, float w)
-{
-    return s->q * fmaf(-k, s->a_k, x * w);
-}
+TGL_INLINE float gate_grad_k(const gate_slopes *s, float x, float k, float w) { return s->q * fmaf(-k, s->a_k, x * w); }
 TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) { return fmaf(s->q * x, k, sum); }
 
 #define GATE_BWD_THREADS 256

@@ -24,7 +24,10 @@ static_assert(BLOCKS == 1 || BLOCKS == 2 || BLOCKS == 4, "BLOCKS is 1, 2 or 4");
 #if __CUDA_ARCH__ >= 900
 /* A stage: rows of `pitch` bytes: grad_out of all streams, then x, then k, then v. */
 enum { GRAD_OUT = 0, X = STREAMS, K = 2 * STREAMS, V = 3 * STREAMS, ROWS = 3 * STREAMS + 1 };
-typedef struct { u32 stages, loaded, freed, pitch, bytes; i64 column; } ring;
+typedef struct {
+    u32 stages, loaded, freed, pitch, bytes;
+    i64 column;
+} ring;
 
 /* The loading warp: one lane loads the rows of every token of the partial. */
 DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 partial)
@@ -32,7 +35,7 @@ DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 partial)
     const int lane = (int)threadIdx.x % 32;
     int stage = 0;
     u32 parity = 0;
-    bool is_full = false;                                   /* all stages have been filled once */
+    bool is_full = false; /* all stages have been filled once */
 #pragma unroll 1
     for (i64 t = partial; t < a.num_tokens; t += a.num_partials) {
         const u32 bar = r.loaded + 8 * stage, to = r.stages + (u32)(stage * ROWS) * r.pitch;
@@ -41,8 +44,10 @@ DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 partial)
             mbar_expect(bar, ROWS * r.bytes);
 #pragma unroll
             for (int i = 0; i < ROWS; i++) {
-                const u16 *from = i < X ? row_of(a.grad_out, t, i) : i < K ? row_of(a.x, t, i - X)
-                                  : i < V ? row_of(a.k, t, i - K) : row_of(a.v, t, 0);
+                const u16 *from = i < X   ? row_of(a.grad_out, t, i)
+                                  : i < K ? row_of(a.x, t, i - X)
+                                  : i < V ? row_of(a.k, t, i - K)
+                                          : row_of(a.v, t, 0);
                 if (r.bytes) bulk_load(to + (u32)i * r.pitch, from + r.column, r.bytes, bar);
             }
         }
@@ -53,7 +58,10 @@ DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 partial)
 }
 
 /* Lane h has stream h's numbers of a token. */
-typedef struct { float dot, gate, rstd_x, rstd_k; bool is_masked; } saved;
+typedef struct {
+    float dot, gate, rstd_x, rstd_k;
+    bool is_masked;
+} saved;
 DEV saved load_saved(const gate_bwd_args &a, i64 t)
 {
     const int lane = (int)threadIdx.x % 32;
@@ -99,7 +107,7 @@ DEV void run(const gate_bwd_args &a)
 {
     enum { MOST_GROUPS = GATE_CLUSTER_THREADS / GATE_GROUP * BLOCKS };
     SHARED_DYNAMIC(memory, 128);
-    SHARED(u64[2 * GATE_CLUSTER_STAGES + 2], bars);         /* of stages loaded, of stages freed, of sums */
+    SHARED(u64[2 * GATE_CLUSTER_STAGES + 2], bars); /* of stages loaded, of stages freed, of sums */
     SHARED(float4[2 * MOST_GROUPS], sums);
     const int tid = (int)threadIdx.x, warp = tid / 32, warps = (int)blockDim.x / 32 - 1;
     const i64 partial = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS;
@@ -107,7 +115,7 @@ DEV void run(const gate_bwd_args &a)
     const i64 columns = max((i64)0, min(block_columns, a.hidden - column_0));
     const int groups = (int)((a.hidden + GATE_GROUP * GATE_VECTOR - 1) / (GATE_GROUP * GATE_VECTOR));
     const ring r = { shared_address(memory), shared_address(bars), shared_address(bars + GATE_CLUSTER_STAGES),
-                     (u32)block_columns * 2, (u32)columns * 2, column_0 };
+                     (u32)block_columns * 2, (u32)columns * 2,     column_0 };
     const u32 exchanged = shared_address(bars + 2 * GATE_CLUSTER_STAGES);
     if (tid == 0) {
 #pragma unroll 1
@@ -121,13 +129,13 @@ DEV void run(const gate_bwd_args &a)
         mbar_init_fence();
     }
     __syncthreads();
-    if (BLOCKS > 1) cluster_arrive_relaxed(), cluster_wait();   /* mbarriers of all blocks are initialised */
+    if (BLOCKS > 1) cluster_arrive_relaxed(), cluster_wait(); /* mbarriers of all blocks are initialised */
     pdl_wait();
     if (warp == warps) {
         load_tokens(a, r, partial);
     } else {
         const i64 at = column_0 + (i64)tid * GATE_VECTOR;
-        const bool is_mine = at < a.hidden;                 /* else the thread has zeros */
+        const bool is_mine = at < a.hidden; /* else the thread has zeros */
         const int group = (int)rank * warps + warp;
         float w[STREAMS][GATE_VECTOR], grad_w[STREAMS][GATE_VECTOR];
 #pragma unroll
@@ -186,7 +194,7 @@ DEV void run(const gate_bwd_args &a)
                 if (a.grad_x.data) store_u32x4(row_of(a.grad_x, t, h) + at, s.is_masked ? masked : pack(grad_x));
                 if (a.grad_k.data) store_u32x4(row_of(a.grad_k, t, h) + at, s.is_masked ? none : pack(grad_k));
             }
-            __syncwarp();                                   /* all lanes have read the stage */
+            __syncwarp(); /* all lanes have read the stage */
             if (tid % 32 == 0) mbar_arrive(r.freed + 8 * stage);
             stage = stage + 1 < a.stages ? stage + 1 : 0;
             if (stage == 0) parity ^= 1;
@@ -203,7 +211,7 @@ DEV void run(const gate_bwd_args &a)
         }
     }
     __syncwarp();
-    if (BLOCKS > 1) cluster_arrive_relaxed(), cluster_wait();   /* no block stores into one that has ended */
+    if (BLOCKS > 1) cluster_arrive_relaxed(), cluster_wait(); /* no block stores into one that has ended */
 }
 #endif
 

@@ -15,11 +15,17 @@ typedef gate_conv_args problem;
 
 /* One of the rows that a token's result is made of: v with its gate and rstd, or a row of the ring, or nothing: both
  * NULL. */
-typedef struct { const uint16_t *v, *ring; float gate, rstd; } tap;
+typedef struct {
+    const uint16_t *v, *ring;
+    float gate, rstd;
+} tap;
 
 /* The numbers of the last rows of a stream, each of which several results need. */
 enum { MEMORY = 64 };
-typedef struct { int64_t token[MEMORY]; float gate[MEMORY], rstd[MEMORY]; } memory;
+typedef struct {
+    int64_t token[MEMORY];
+    float gate[MEMORY], rstd[MEMORY];
+} memory;
 
 static float gated(float v, float gate) { return conv_rounded(gate_result(0, v, gate, 0)); }
 
@@ -160,10 +166,11 @@ static tgl_status cpu(const void *context)
 }
 
 #define FIELD(name) TGL_FIELD(tgl_engram_gate_conv_params, name)
-static const tgl_field FIELDS[] = { FIELD(eps), FIELD(clamp_value), FIELD(no_residual), FIELD(zero_centered),
-                                    FIELD(sign), FIELD(dilation), FIELD(has_norm_eps),
-                                    FIELD(norm_eps), FIELD(no_activation), FIELD(norm_zero_centered), FIELD(round_each),
-                                    FIELD(keep_ring) };
+static const tgl_field FIELDS[] = {
+    FIELD(eps),           FIELD(clamp_value),        FIELD(no_residual),  FIELD(zero_centered),
+    FIELD(sign),          FIELD(dilation),           FIELD(has_norm_eps), FIELD(norm_eps),
+    FIELD(no_activation), FIELD(norm_zero_centered), FIELD(round_each),   FIELD(keep_ring)
+};
 static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_gate_conv_params, FIELDS);
 TGL_SIZES(sizes, num_tokens, num_streams, hidden, kernel_size, num_slots, ring_size, num_requests);
 tgl_signature tgl_engram_gate_conv_fwd_signature = TGL_SIGNATURE(
@@ -273,7 +280,9 @@ static tgl_shape any_shape(void *context, const tgl_target *target)
     return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens * p->num_streams, GATE_CONV_ANY_THREADS), p, sizeof *p);
 }
 
-static const tgl_op OP = { cpu, plan, { [CHAIN] = { can_chain, NULL, chain_shape }, [ANY] = { NULL, NULL, any_shape } } };
+static const tgl_op OP = { cpu,
+                           plan,
+                           { [CHAIN] = { can_chain, NULL, chain_shape }, [ANY] = { NULL, NULL, any_shape } } };
 
 tgl_status tgl_engram_gate_conv_fwd(const DLTensor *hidden_states, const DLTensor *k, const DLTensor *v,
                                     const DLTensor *weight_hidden, const DLTensor *weight_embed,
@@ -283,35 +292,54 @@ tgl_status tgl_engram_gate_conv_fwd(const DLTensor *hidden_states, const DLTenso
 {
     static const tgl_engram_batch one;
     const tgl_engram_batch *b = batch ? batch : &one;
-    const DLTensor *tensors[] = { hidden_states, k, v, weight_hidden, weight_embed, norm_weight, conv_weight, bias,
-                                  mask, ring, b->cu_seqlens, b->start_pos, b->slots, out };
+    const DLTensor *tensors[] = { hidden_states, k,    v,    weight_hidden, weight_embed, norm_weight, conv_weight,
+                                  bias,          mask, ring, b->cu_seqlens, b->start_pos, b->slots,    out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_gate_conv_fwd_signature, tensors, params, &n.num_tokens));
     const int64_t dilation = params->dilation ? params->dilation : 3, reach = (n.kernel_size - 1) * dilation;
     TGL_TRY(check(ring, out, batch, &n, reach));
-    if (n.num_tokens == 0) return TGL_OK;               /* the ring, which is not empty, stays */
-    const bool has_ring = ring && n.ring_size > 0;      /* which may have no row: no slot is one */
-    const tgl_engram_gate_params gate = { .eps = params->eps, .clamp_value = params->clamp_value,
-                                          .zero_centered = params->zero_centered, .sign = params->sign };
+    if (n.num_tokens == 0) return TGL_OK;          /* the ring, which is not empty, stays */
+    const bool has_ring = ring && n.ring_size > 0; /* which may have no row: no slot is one */
+    const tgl_engram_gate_params gate = { .eps = params->eps,
+                                          .clamp_value = params->clamp_value,
+                                          .zero_centered = params->zero_centered,
+                                          .sign = params->sign };
     problem p = {
-        .requests = { .image_token_mask = tgl_data_of(mask), .num_tokens = n.num_tokens,
-                      .cu_seqlens = tgl_data_of(b->cu_seqlens), .cu_bytes = tgl_bytes_of(b->cu_seqlens),
-                      .start_pos = tgl_data_of(b->start_pos), .start_bytes = tgl_bytes_of(b->start_pos),
-                      .slots = tgl_data_of(b->slots), .slot_bytes = tgl_bytes_of(b->slots),
-                      .num_requests = n.num_requests, .num_slots = n.num_slots, .has_null_slot = b->has_null_slot,
-                      .null_slot = b->null_slot, .past = has_ring ? PAST_RING : PAST_NONE,
+        .requests = { .image_token_mask = tgl_data_of(mask),
+                      .num_tokens = n.num_tokens,
+                      .cu_seqlens = tgl_data_of(b->cu_seqlens),
+                      .cu_bytes = tgl_bytes_of(b->cu_seqlens),
+                      .start_pos = tgl_data_of(b->start_pos),
+                      .start_bytes = tgl_bytes_of(b->start_pos),
+                      .slots = tgl_data_of(b->slots),
+                      .slot_bytes = tgl_bytes_of(b->slots),
+                      .num_requests = n.num_requests,
+                      .num_slots = n.num_slots,
+                      .has_null_slot = b->has_null_slot,
+                      .null_slot = b->null_slot,
+                      .past = has_ring ? PAST_RING : PAST_NONE,
                       .ring_size = (int32_t)n.ring_size,
                       .ring_reciprocal = has_ring ? UINT64_MAX / (uint64_t)n.ring_size : 0,
-                      .writes_ring = has_ring && !params->keep_ring, .max_ngram = (int32_t)reach + 1 },
-        .x = tgl_gate_in(hidden_states), .k = tgl_gate_in(k), .v = tgl_gate_in(v),
-        .weights = tgl_gate_weights(weight_hidden, weight_embed, &gate), .gate = tgl_gate_numbers(n.hidden, &gate),
-        .norm = tgl_conv_weights(norm_weight, true), .conv = tgl_conv_weights(conv_weight, false),
+                      .writes_ring = has_ring && !params->keep_ring,
+                      .max_ngram = (int32_t)reach + 1 },
+        .x = tgl_gate_in(hidden_states),
+        .k = tgl_gate_in(k),
+        .v = tgl_gate_in(v),
+        .weights = tgl_gate_weights(weight_hidden, weight_embed, &gate),
+        .gate = tgl_gate_numbers(n.hidden, &gate),
+        .norm = tgl_conv_weights(norm_weight, true),
+        .conv = tgl_conv_weights(conv_weight, false),
         .bias = tgl_conv_weights(bias, false),
         .numbers = { (float)n.hidden, params->has_norm_eps ? params->norm_eps : 1e-5f, params->norm_zero_centered,
                      !params->no_activation, true },
-        .ring = has_ring ? tgl_data(ring) : NULL, .out = tgl_gate_out(out),
-        .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden,
-        .kernel_size = (int32_t)n.kernel_size, .dilation = (int32_t)dilation, .rounds_each = params->round_each,
+        .ring = has_ring ? tgl_data(ring) : NULL,
+        .out = tgl_gate_out(out),
+        .num_tokens = n.num_tokens,
+        .num_streams = n.num_streams,
+        .hidden = n.hidden,
+        .kernel_size = (int32_t)n.kernel_size,
+        .dilation = (int32_t)dilation,
+        .rounds_each = params->round_each,
         .has_residual = !params->no_residual,
     };
     return tgl_run(&tgl_engram_gate_conv_fwd_signature, &OP, tensors, &p, stream);

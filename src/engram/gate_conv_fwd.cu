@@ -38,11 +38,16 @@ static_assert(PARTS == 1 || PARTS == 2 || PARTS == 4, "PARTS is 1, 2 or 4");
 
 #if __CUDA_ARCH__ >= 900
 enum {
-    GATE_WARPS = GATE_CONV_WARPS(CONV_THREADS), CONV_WARPS = CONV_THREADS / 32,
-    ALL_GROUPS = GATE_CONV_GROUPS, GROUPS = ALL_GROUPS / PARTS, SLOTS = GATE_SLOTS / PARTS,     /* of the gate's sums */
-    SPAN = GATE_CONV_SPAN / PARTS,              /* vectors of a part that follow each other */
-    FIRST_CONV = 32 * (GATE_WARPS + 1),         /* warps: those that find gates, the one that loads, those that convolve */
-    TAPS = GATE_CONV_TAPS, PAST_ROWS = TAPS - 1, TOKENS = GATE_CONV_ROWS + 2 * PAST_ROWS
+    GATE_WARPS = GATE_CONV_WARPS(CONV_THREADS),
+    CONV_WARPS = CONV_THREADS / 32,
+    ALL_GROUPS = GATE_CONV_GROUPS,
+    GROUPS = ALL_GROUPS / PARTS,
+    SLOTS = GATE_SLOTS / PARTS,         /* of the gate's sums */
+    SPAN = GATE_CONV_SPAN / PARTS,      /* vectors of a part that follow each other */
+    FIRST_CONV = 32 * (GATE_WARPS + 1), /* warps: those that find gates, the one that loads, those that convolve */
+    TAPS = GATE_CONV_TAPS,
+    PAST_ROWS = TAPS - 1,
+    TOKENS = GATE_CONV_ROWS + 2 * PAST_ROWS
 };
 static_assert(GATE_GROUP == CONV_GROUP && GATE_VECTOR == CONV_VECTOR, "a warp has a group at a time");
 static_assert(GATE_CONV_COLUMNS <= 32 * CONV_GROUP * CONV_VECTOR, "a lane has a group");
@@ -53,8 +58,8 @@ static_assert(GATE_CONV_LINE == CONV_GROUP * 4 + 16, "a line is the sums of a gr
 /* What a block knows of a token. PLAIN: see convolve_rows(). */
 enum { ALIVE = 1, WRITES = 2, WRITES_LATER = 4, PLAIN = 8, LATE = 16 };
 struct token {
-    i64 slot, end;              /* of its request: row of the ring, behind its last token */
-    i32 depth, reach, start;    /* tokens of the chunk before it, tokens before the chunk, the chunk's first entry */
+    i64 slot, end;           /* of its request: row of the ring, behind its last token */
+    i32 depth, reach, start; /* tokens of the chunk before it, tokens before the chunk, the chunk's first entry */
     u32 state;
 };
 
@@ -79,7 +84,7 @@ DEV token token_at(const tgl_windows &w, const tgl_place &place, i64 t, i32 dila
 struct walk {
     const gate_conv_args &a;
     const token *tokens;
-    const i64 &num_items;       /* in shared memory, as tokens are */
+    const i64 &num_items; /* in shared memory, as tokens are */
     i64 base;
     i32 h, dilation;
     i32 first, begin, end;      /* rows from `first` on, results from `begin` on, up to `end` */
@@ -90,7 +95,10 @@ struct walk {
 };
 
 /* The vector of the row that is number i of the part; the group of the row (of CONV_GROUP vectors) that is number i. */
-DEV u32 vector_at(const walk &k, u32 i) { return PARTS == 1 ? i : i / SPAN * GATE_CONV_SPAN + k.part * SPAN + i % SPAN; }
+DEV u32 vector_at(const walk &k, u32 i)
+{
+    return PARTS == 1 ? i : i / SPAN * GATE_CONV_SPAN + k.part * SPAN + i % SPAN;
+}
 DEV u32 group_at(const walk &k, u32 i) { return vector_at(k, i * CONV_GROUP) / CONV_GROUP; }
 
 /* Rows of the chain before row n in its chunk, up to PAST_ROWS. */
@@ -101,8 +109,9 @@ DEV i32 rows_together(const walk &k, i32 n)
 {
     const token &t = k.tokens[n];
     const i64 left = t.end - (k.base + (i64)n * k.dilation);
-    return t.state & WRITES_LATER ? min(rows_before(k, n) + (i32)min((left - 1) / k.dilation + 1, (i64)PAST_ROWS),
-                                        (i32)PAST_ROWS) : 0;
+    return t.state & WRITES_LATER
+               ? min(rows_before(k, n) + (i32)min((left - 1) / k.dilation + 1, (i64)PAST_ROWS), (i32)PAST_ROWS)
+               : 0;
 }
 
 /* Is it the first row of a chunk whose last ones follow the tile? */
@@ -118,8 +127,15 @@ DEV u32 mark_at(const walk &k, int stage) { return k.marks + (u32)stage * MARK_B
 
 /* ---- rows, in the order in which they pass ---- */
 
-struct item { i64 t; u32 state; i32 n; };       /* token; its state; its row, or of LATE ones that of its chunk */
-struct cursor { i64 begin, count, first; i32 head; };               /* the late rows of a chunk */
+struct item {
+    i64 t;
+    u32 state;
+    i32 n;
+}; /* token; its state; its row, or of LATE ones that of its chunk */
+struct cursor {
+    i64 begin, count, first;
+    i32 head;
+}; /* the late rows of a chunk */
 
 DEV cursor first_cursor(const walk &k) { return { k.end - k.first, 0, 0, PAST_ROWS - 1 }; }
 
@@ -202,7 +218,10 @@ DEV void prefetch_past(const walk &k, const token &t)
 }
 
 /* What is loaded of a row: x alone, if only its residual counts. */
-struct sources { const u16 *x, *k, *v; bool is_alive, has_x; };
+struct sources {
+    const u16 *x, *k, *v;
+    bool is_alive, has_x;
+};
 
 DEV sources sources_of(const walk &k, const item &of)
 {
@@ -252,7 +271,7 @@ DEV void load_rows(const walk &k)
     const gate_conv_args &a = k.a;
     int stage = 0, arrived = 0;
     u32 parity = 0;
-    bool is_full = false;                                   /* all stages have been filled once */
+    bool is_full = false; /* all stages have been filled once */
     cursor late = first_cursor(k);
 #pragma unroll 1
     for (i64 i = 0; i < k.num_items + AHEAD; i++) {
@@ -272,7 +291,7 @@ DEV void load_rows(const walk &k)
         copy_async_commit();
         copy_async_wait<AHEAD>();
         if (i < AHEAD) continue;
-        mbar_arrive(mark_at(k, arrived) + LOADED);          /* every lane for what it has copied */
+        mbar_arrive(mark_at(k, arrived) + LOADED); /* every lane for what it has copied */
         arrived = arrived + 1 < a.stages ? arrived + 1 : 0;
     }
 }
@@ -298,7 +317,10 @@ template <int N> DEV void add_lanes(float (&v)[N])
     for (int h = 16 / N; h > 0; h /= 2) v[0] += __shfl_xor_sync(FULL, v[0], h);
 }
 
-struct row { int lane, count; float *sums; };               /* count of vectors; sums: of one part */
+struct row {
+    int lane, count;
+    float *sums;
+}; /* count of vectors; sums: of one part */
 
 struct row_sums { float squares_x[GROUPS], squares_k[GROUPS], dot[GROUPS]; };
 
@@ -331,7 +353,7 @@ DEV float sum_of_groups(const float *groups)
 /* Adds up the part's columns of the row at `from`: then lane i has the sums of group i / (32 / GROUPS) of the part. */
 DEV void add_columns(const walk &k, const row &r, u32 from, row_sums &s)
 {
-    const u32 half = 16 * (u32)r.count;                     /* between the lower halves of weights and the upper ones */
+    const u32 half = 16 * (u32)r.count; /* between the lower halves of weights and the upper ones */
 #pragma unroll 1
     for (int first = 0; first < r.count; first += SLOTS) {
         const int mine = first + r.lane;
@@ -369,7 +391,7 @@ DEV float find_gate(const walk &k, const row &r, u32 from)
         r.sums[2 * GROUPS + group] = s.dot[0];
     }
     __syncwarp();
-    const float rstd = gate_rstd(&k.a.gate, sum_of_groups(r.sums + r.lane % 2 * GROUPS));  /* of x in even lanes */
+    const float rstd = gate_rstd(&k.a.gate, sum_of_groups(r.sums + r.lane % 2 * GROUPS)); /* of x in even lanes */
     const float rstd_x = __shfl_sync(FULL, rstd, 0), rstd_k = __shfl_sync(FULL, rstd, 1);
     return gate_of(k, rstd_x, rstd_k, sum_of_groups(r.sums + 2 * GROUPS));
 }
@@ -387,7 +409,7 @@ DEV float find_gate_of_parts(const walk &k, const row &r, u32 from, u32 mark, u3
         cluster_store_async(cluster_map(told + 16 * (group_at(k, group) % ALL_GROUPS), to),
                             make_float4(s.squares_x[0], s.squares_k[0], s.dot[0], 0), cluster_map(mark + SUMMED, to));
     mbar_wait_cluster(mark + SUMMED, parity);
-    float sum = 0;                                          /* lane 0: of squares of x; 1: of k; 2: of products */
+    float sum = 0; /* lane 0: of squares of x; 1: of k; 2: of products */
 #pragma unroll
     for (int g = 0; g < ALL_GROUPS; g++) sum += shared_load_f32(told + 16 * g + r.lane % 4 * 4);
     const float rstd = gate_rstd(&k.a.gate, sum);
@@ -397,7 +419,7 @@ DEV float find_gate_of_parts(const walk &k, const row &r, u32 from, u32 mark, u3
 
 /* Sums of the vectors of a group, a line of shared memory; at this distance lanes that read a line each have different
  * banks. */
-enum { LINE_BYTES = GATE_CONV_LINE, LINE_BATCH = 5 };     /* lines that are written, or added, at a time */
+enum { LINE_BYTES = GATE_CONV_LINE, LINE_BATCH = 5 }; /* lines that are written, or added, at a time */
 
 /* Line `lane` added up as a tree, of `count`. A lane has a line: all trees at once, where shuffles would wait for each
  * other. */
@@ -405,7 +427,7 @@ DEV float add_line(u32 lines, int count)
 {
     const int lane = threadIdx.x % 32;
     float of_line = 0;
-    __syncwarp();                                           /* lines have been written */
+    __syncwarp(); /* lines have been written */
     if (lane < count) {
         float4 v[CONV_GROUP / 4];
 #pragma unroll
@@ -417,7 +439,7 @@ DEV float add_line(u32 lines, int count)
                 v[i].x += v[i + half].x, v[i].y += v[i + half].y, v[i].z += v[i + half].z, v[i].w += v[i + half].w;
         of_line = v[0].x + v[0].z + (v[0].y + v[0].w);
     }
-    __syncwarp();                                           /* and read */
+    __syncwarp(); /* and read */
     return of_line;
 }
 
@@ -461,7 +483,7 @@ DEV float let_in(const walk &k, const row &r, u32 from, u32 lines, float gate, u
 #pragma unroll
         for (int j = 0; j < LINE_BATCH; j++)
             v[j] = shared_load_u32x4(from + 16 * min(mine + j * CONV_GROUP, r.count - 1));
-        __syncwarp();                                       /* lanes past the last vector have read that of another */
+        __syncwarp(); /* lanes past the last vector have read that of another */
 #pragma unroll
         for (int j = 0; j < LINE_BATCH; j++) {
             const int c = mine + j * CONV_GROUP;
@@ -475,8 +497,9 @@ DEV float let_in(const walk &k, const row &r, u32 from, u32 lines, float gate, u
         }
     }
     const float of_line = add_line(lines, groups);
-    return conv_rstd(&k.a.numbers, PARTS == 1 ? add_in_order(of_line, groups)
-                                              : add_parts(k, of_line, groups, from + k.pitch + 16 * ALL_GROUPS, mark, parity));
+    return conv_rstd(&k.a.numbers, PARTS == 1
+                                       ? add_in_order(of_line, groups)
+                                       : add_parts(k, of_line, groups, from + k.pitch + 16 * ALL_GROUPS, mark, parity));
 }
 
 DEV void find_gates(const walk &k, int number, float *sums)
@@ -484,7 +507,7 @@ DEV void find_gates(const walk &k, int number, float *sums)
     const row r = { (int)threadIdx.x % 32, (int)k.count, sums + number * 3 * GROUPS };
     const int rows = k.a.gate_rows;
     int stage = number;
-    u32 parity = 0, phases = 0;                             /* phases: of what parts tell, only of rows that are alive */
+    u32 parity = 0, phases = 0; /* phases: of what parts tell, only of rows that are alive */
     cursor late = first_cursor(k);
 #pragma unroll 1
     for (i64 i = number; number < rows && i < k.num_items; i += rows) {
@@ -496,11 +519,11 @@ DEV void find_gates(const walk &k, int number, float *sums)
             const float gate = PARTS == 1 ? find_gate(k, r, from) : find_gate_of_parts(k, r, from, mark, told);
             const float rstd = let_in(k, r, from + 2 * k.pitch, from + k.pitch, gate, mark, told);
             if (r.lane == 0) shared_store_f32(mark + RSTD, rstd);
-            if (HAS_BULK) bulk_fence();                     /* the next row of the stage comes by a bulk copy */
+            if (HAS_BULK) bulk_fence(); /* the next row of the stage comes by a bulk copy */
             phases ^= 1u << stage;
         }
-        mbar_arrive(mark + GATED);                          /* every lane for what it has read and written */
-        stage += rows;                                      /* a stage is always of the same warp, which knows its phase */
+        mbar_arrive(mark + GATED); /* every lane for what it has read and written */
+        stage += rows;             /* a stage is always of the same warp, which knows its phase */
         if (stage >= k.a.stages) stage -= k.a.stages, parity ^= 1;
     }
 }
@@ -547,7 +570,7 @@ DEV float add_row(columns &of, int i, float row, float bias)
 }
 static_assert(TAPS == 4, "add_row() has so many sums");
 
-DEV void store_ring(const walk &k, const columns &of, const token &t, i64 number, const uint4 &v)   /* in the chunk */
+DEV void store_ring(const walk &k, const columns &of, const token &t, i64 number, const uint4 &v) /* in the chunk */
 {
     const i64 entry = tgl_ring_entry(&k.a.requests, t.start + number);
     if (of.are_there) store_u32x4(k.a.ring + gate_conv_ring_row(&k.a, t.slot, entry, k.h) + of.first, v);
@@ -578,7 +601,7 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
     float bias[CONV_VECTOR] = {}, made[CONV_VECTOR];
     if (a.bias.data && of.are_there) load_vector(a.bias, k.h * a.hidden + of.first, bias);
 #pragma unroll 1
-    for (int j = 0; j < PAST_ROWS && t.depth < k.dilation; j++) {       /* its chunk's first */
+    for (int j = 0; j < PAST_ROWS && t.depth < k.dilation; j++) { /* its chunk's first */
         const i32 before = (PAST_ROWS - j) * k.dilation - t.depth;
         uint4 past = none;
         /* no result of the block reaches further back than PAST_ROWS before it; other blocks may write there by now */
@@ -596,7 +619,7 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
         made[i] = conv_result(&a.numbers, made[i], reciprocal(conv_sigmoid_divisor(made[i])), column(gv, i),
                               a.has_residual, column(x, i), 0);
     if (of.are_there) store_u32x4(out, is_alive ? pack(made) : a.has_residual ? x : none);
-    if (t.state & WRITES) store_ring(k, of, t, t.depth, own);           /* which this row may have read */
+    if (t.state & WRITES) store_ring(k, of, t, t.depth, own); /* which this row may have read */
 }
 
 /* Threads past the last column compute with the values of others, and store nothing. */
@@ -622,7 +645,7 @@ DEV void convolve_rows(const walk &k)
         } else {
             convolve(k, of, n, from, rstd, out);
         }
-        __syncwarp();                                       /* all lanes have read the stage */
+        __syncwarp(); /* all lanes have read the stage */
         if (threadIdx.x % 32 == 0) mbar_arrive(mark + FREED);
         mark += MARK_BYTES, from += bytes;
         if (mark == end_mark) mark = first_mark, from = first_stage, parity ^= 1;
@@ -658,8 +681,8 @@ DEV void fill_weights(const walk &k)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             w[i] = gate_weight_at(&k.a.weights, k.a.weights.kind, k.a.weights.is_zero_centered, k.h, at + i);
-        shared_store_u32x4(k.weights + 16 * c, make_uint4(__float_as_uint(w[0]), __float_as_uint(w[1]), __float_as_uint(w[2]),
-                                                   __float_as_uint(w[3])));
+        shared_store_u32x4(k.weights + 16 * c, make_uint4(__float_as_uint(w[0]), __float_as_uint(w[1]),
+                                                          __float_as_uint(w[2]), __float_as_uint(w[3])));
     }
 }
 
@@ -681,10 +704,22 @@ DEV void run(const gate_conv_args &a)
     }
     const u32 from = shared_address(memory), part = blockIdx.x % PARTS;
     const i32 tile_rows = (i32)min((i64)a.tile_rows, (a.num_tokens - tile_begin - 1) / a.dilation + 1);
-    walk k = { a, tokens, num_items, tile_begin - PAST_ROWS * (i64)a.dilation, (i32)(cluster - of_stream * a.num_streams),
-               a.dilation, 0, PAST_ROWS, PAST_ROWS + tile_rows, PAST_ROWS + tile_rows, from,
-               from + 32 * (u32)gate_conv_vectors(a.hidden, PARTS, 0), shared_address(marks), part,
-               (u32)gate_conv_vectors(a.hidden, PARTS, (int)part), (u32)gate_conv_pitch(a.hidden, PARTS) };
+    walk k = { a,
+               tokens,
+               num_items,
+               tile_begin - PAST_ROWS * (i64)a.dilation,
+               (i32)(cluster - of_stream * a.num_streams),
+               a.dilation,
+               0,
+               PAST_ROWS,
+               PAST_ROWS + tile_rows,
+               PAST_ROWS + tile_rows,
+               from,
+               from + 32 * (u32)gate_conv_vectors(a.hidden, PARTS, 0),
+               shared_address(marks),
+               part,
+               (u32)gate_conv_vectors(a.hidden, PARTS, (int)part),
+               (u32)gate_conv_pitch(a.hidden, PARTS) };
     if (tid == 0) {
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) {
@@ -699,7 +734,7 @@ DEV void run(const gate_conv_args &a)
     if (PARTS > 1) cluster_arrive_relaxed();
     pdl_wait();
     fill_weights(k);
-    const i32 known = tile_rows + 2 * PAST_ROWS;            /* rows */
+    const i32 known = tile_rows + 2 * PAST_ROWS; /* rows */
 #pragma unroll 1
     for (i32 first = 0; first < known * a.dilation; first += threads) {
         const tgl_place place = find_place(a.requests, k.base + first, scratch);
@@ -715,20 +750,20 @@ DEV void run(const gate_conv_args &a)
     k.first = k.begin < k.end ? k.begin - rows_before(k, k.begin) : k.end;
     const i64 num_late = count_late(k);
     if (tid == 0) num_items = k.end - k.first + num_late;
-    __syncthreads();                                        /* states have been read */
+    __syncthreads(); /* states have been read */
     const bool can_be_plain = a.numbers.has_activation && a.has_residual && !a.bias.data;
     if (!can_be_plain || tid < k.begin)
 #pragma unroll 1
         for (i32 n = tid; n < (can_be_plain ? k.begin : known); n += threads) tokens[n].state &= ~(u32)PLAIN;
     __syncthreads();
-    if (PARTS > 1) cluster_wait();                          /* mbarriers of all parts are initialised */
+    if (PARTS > 1) cluster_wait(); /* mbarriers of all parts are initialised */
     if (warp < GATE_WARPS) find_gates(k, warp, sums);
     else if (warp == GATE_WARPS) load_rows(k);
     else convolve_rows(k);
     if (PARTS > 1) {
         __syncwarp();
         cluster_arrive_relaxed();
-        cluster_wait();                                     /* no part tells one that has ended */
+        cluster_wait(); /* no part tells one that has ended */
     }
 }
 #endif

@@ -6,21 +6,21 @@
 #include "engram/common/short_conv.h"
 
 typedef struct {
-    tgl_windows requests;           /* with the mask; max_ngram - 1 is (kernel_size - 1) * dilation */
+    tgl_windows requests; /* with the mask; max_ngram - 1 is (kernel_size - 1) * dilation */
     gate_in x, k, v;
     gate_weights weights;
     gate_numbers gate;
-    conv_weights norm, conv, bias;  /* bias.data NULL: none */
+    conv_weights norm, conv, bias; /* bias.data NULL: none */
     conv_numbers numbers;
-    uint16_t *ring;                 /* [num_slots, ring_size, num_streams, hidden] */
+    uint16_t *ring; /* [num_slots, ring_size, num_streams, hidden] */
     gate_out out;
     int64_t num_tokens, num_streams, hidden;
     int32_t kernel_size, dilation;
-    int32_t rounds_each;            /* a macro of gate_conv_fwd_any */
+    int32_t rounds_each; /* a macro of gate_conv_fwd_any */
     int32_t has_residual;
-    int32_t tile_rows;              /* gate_conv_fwd: rows of a chain that a block has */
-    int32_t stages;                 /* gate_conv_fwd: rows in flight, a multiple of gate_rows */
-    int32_t gate_rows;              /* gate_conv_fwd: of them, those whose gates are found at a time */
+    int32_t tile_rows; /* gate_conv_fwd: rows of a chain that a block has */
+    int32_t stages;    /* gate_conv_fwd: rows in flight, a multiple of gate_rows */
+    int32_t gate_rows; /* gate_conv_fwd: of them, those whose gates are found at a time */
 } gate_conv_args;
 
 /* gate_conv_fwd: the blocks of a cluster share a row. Of every GATE_CONV_SPAN vectors each part has as many, in order:
@@ -42,7 +42,8 @@ TGL_INLINE int64_t gate_conv_pitch(int64_t hidden, int parts)
 }
 /* What the blocks of a cluster tell each other of a row: 16 bytes for each group of the gate's sums and of the norm's. */
 #define GATE_CONV_GROUPS (GATE_SLOTS / GATE_GROUP)
-#define GATE_CONV_TOLD(parts) ((parts) > 1 ? 16 * (GATE_CONV_GROUPS + GATE_CONV_COLUMNS / (CONV_GROUP * CONV_VECTOR)) : 0)
+#define GATE_CONV_TOLD(parts) \
+    ((parts) > 1 ? 16 * (GATE_CONV_GROUPS + GATE_CONV_COLUMNS / (CONV_GROUP * CONV_VECTOR)) : 0)
 
 /* The element of the ring at column 0. */
 TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int64_t entry, int64_t h)
@@ -58,7 +59,7 @@ TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int
 #define GATE_CONV_ROWS 256
 #define GATE_CONV_STAGES 14
 #define GATE_CONV_STATIC 16384
-#define GATE_CONV_AHEAD 3           /* of clusters of 4: rows on their way, fewer than rows in flight */
+#define GATE_CONV_AHEAD 3 /* of clusters of 4: rows on their way, fewer than rows in flight */
 /* Threads that convolve, a vector each: of rows of up to 1024 columns, of more than 5120, and of others; with them are
  * warps that find gates, one for a row, and one that loads. */
 #define GATE_CONV_FEW 128
@@ -66,7 +67,7 @@ TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int
 #define GATE_CONV_MANY 320
 #define GATE_CONV_WARPS(threads) ((threads) > GATE_CONV_QUARTER ? 5 : (threads) > GATE_CONV_FEW ? 7 : 3)
 #define GATE_CONV_THREADS(threads) ((threads) + 32 * GATE_CONV_WARPS(threads) + 32)
-#define GATE_CONV_BLOCKS(threads) ((threads) > GATE_CONV_FEW ? 1 : 2)      /* per SM */
+#define GATE_CONV_BLOCKS(threads) ((threads) > GATE_CONV_FEW ? 1 : 2) /* per SM */
 
 /* gate_conv_fwd_any: threads of a block, which has a row. */
 #define GATE_CONV_ANY_THREADS 256

@@ -17,7 +17,10 @@ static_assert(GATE_CONV_ANY_THREADS == GATE_SLOTS, "a thread has a slot");
 
 typedef gate_conv_args args;
 enum { THREADS = GATE_CONV_ANY_THREADS };
-struct tap { const u16 *row, *ring; float gate, rstd; };        /* row: of v */
+struct tap {
+    const u16 *row, *ring;
+    float gate, rstd;
+}; /* row: of v */
 
 DEV float gated(const u16 *v, i64 i, float gate)
 {
@@ -82,8 +85,8 @@ DEV const u16 *residual_of(const args &a, i64 t, i64 h)
 DEV void put_rstd(const args &, i64, i64, float) { }
 #include "engram/common/short_conv_any.cuh"
 
-extern "C" __global__ void __launch_bounds__(GATE_CONV_ANY_THREADS, 4) gate_conv_fwd_any(
-    const __grid_constant__ gate_conv_args a)
+extern "C" __global__ void __launch_bounds__(GATE_CONV_ANY_THREADS, 4)
+    gate_conv_fwd_any(const __grid_constant__ gate_conv_args a)
 {
     pdl_wait();
     run(a);

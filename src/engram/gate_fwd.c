@@ -62,14 +62,16 @@ static tgl_status cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden);
-tgl_signature tgl_engram_gate_fwd_signature = TGL_SIGNATURE(
-    "engram_gate_fwd(" GATE_INPUTS ", eps: float >= 0, clamp_value: float >= 0, no_residual: bool,"
-    " zero_centered: bool, constant_weights: bool, sign: {zero|bit})"
-    " -> output: " GATE_ROWS "? strided, dot: f32[num_tokens, num_streams]?, gate_score: f32[num_tokens, num_streams]?,"
-    " rstd_x: f32[num_tokens, num_streams]?, rstd_k: f32[num_tokens, num_streams]?"
-    " where " GATE_RULES ", dot needs gate_score, gate_score needs rstd_x, rstd_x needs rstd_k, rstd_k needs dot,"
-    " output may be hidden_states",
-    &TGL_ENGRAM_GATE_PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_engram_gate_fwd_signature =
+    TGL_SIGNATURE("engram_gate_fwd(" GATE_INPUTS ", eps: float >= 0, clamp_value: float >= 0, no_residual: bool,"
+                  " zero_centered: bool, constant_weights: bool, sign: {zero|bit})"
+                  " -> output: " GATE_ROWS
+                  "? strided, dot: f32[num_tokens, num_streams]?, gate_score: f32[num_tokens, num_streams]?,"
+                  " rstd_x: f32[num_tokens, num_streams]?, rstd_k: f32[num_tokens, num_streams]?"
+                  " where " GATE_RULES
+                  ", dot needs gate_score, gate_score needs rstd_x, rstd_x needs rstd_k, rstd_k needs dot,"
+                  " output may be hidden_states",
+                  &TGL_ENGRAM_GATE_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -93,11 +95,11 @@ static int plan(const void *context, tgl_kernel *kernels)
     const bool is_whole = p->hidden % GATE_VECTOR == 0;
     const bool is_few = is_whole && ring_vectors <= GATE_FEW_VECTORS && p->hidden > 0;
     kernels[FEW] = (tgl_kernel){ is_few ? "engram/gate_fwd_few" : NULL,
-        { kind, center, { "THREADS", ring_threads(p) }, { "COUNT", vectors_of(p) } } };
+                                 { kind, center, { "THREADS", ring_threads(p) }, { "COUNT", vectors_of(p) } } };
     kernels[RING] = (tgl_kernel){ is_whole && ring_vectors <= GATE_RING_VECTORS ? "engram/gate_fwd_ring" : NULL,
-        { kind, center, { "THREADS", ring_threads(p) }, { "VECTORS", ring_vectors } } };
+                                  { kind, center, { "THREADS", ring_threads(p) }, { "VECTORS", ring_vectors } } };
     kernels[ROW] = (tgl_kernel){ is_whole && row_vectors <= GATE_ROW_VECTORS ? "engram/gate_fwd" : NULL,
-        { kind, center, { "VECTORS", row_vectors } } };
+                                 { kind, center, { "VECTORS", row_vectors } } };
     kernels[ANY] = (tgl_kernel){ "engram/gate_fwd", { kind, center, { "VECTORS", 0 } } };
     return NUM_KERNELS;
 }
@@ -142,8 +144,9 @@ static bool can_few(const void *context, const tgl_target *target)
 static tgl_shape few_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    return (tgl_shape){ { p->num_tokens * p->num_streams }, .block = ring_threads(p), .shared_bytes = stage_bytes(p),
-                        TGL_ARGS(*p) };
+    return (tgl_shape){
+        { p->num_tokens * p->num_streams }, .block = ring_threads(p), .shared_bytes = stage_bytes(p), TGL_ARGS(*p)
+    };
 }
 
 static bool ring_pays(const void *context, const tgl_target *target)
@@ -157,14 +160,16 @@ static tgl_shape ring_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int64_t per_sm = ring_blocks(p, target);
-    const int64_t resident = per_sm * target->num_sms / p->num_streams;     /* blocks of a stream */
+    const int64_t resident = per_sm * target->num_sms / p->num_streams; /* blocks of a stream */
     const int64_t of_stream = tgl_strided_grid(tgl_min(p->num_tokens, resident), 65535);
     const int64_t rows = tgl_ceil_div(p->num_tokens, of_stream);
     const int64_t room = (target->max_smem_per_block / per_sm - 2048) / stage_bytes(p);
     const int64_t enough = tgl_max(2, tgl_min(GATE_RING_BYTES / stage_bytes(p), GATE_RING_STAGES));
     p->stages = (int32_t)tgl_max(1, tgl_min(tgl_min(rows, room), enough));
-    return (tgl_shape){ { of_stream * p->num_streams }, .block = ring_threads(p),
-                        .shared_bytes = p->stages * stage_bytes(p), TGL_ARGS(*p) };
+    return (tgl_shape){ { of_stream * p->num_streams },
+                        .block = ring_threads(p),
+                        .shared_bytes = p->stages * stage_bytes(p),
+                        TGL_ARGS(*p) };
 }
 
 static tgl_shape row_shape(void *context, const tgl_target *target)
@@ -173,34 +178,44 @@ static tgl_shape row_shape(void *context, const tgl_target *target)
     return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens * p->num_streams, GATE_SLOTS), p, sizeof *p);
 }
 
-static const tgl_op OP = { cpu, plan, { [FEW] = { can_few, NULL, few_shape },
-                                        [RING] = { can_ring, ring_pays, ring_shape },
-                                        [ROW] = { has_vectors, NULL, row_shape },
-                                        [ANY] = { NULL, NULL, row_shape } } };
+static const tgl_op OP = { cpu,
+                           plan,
+                           { [FEW] = { can_few, NULL, few_shape },
+                             [RING] = { can_ring, ring_pays, ring_shape },
+                             [ROW] = { has_vectors, NULL, row_shape },
+                             [ANY] = { NULL, NULL, row_shape } } };
 
 tgl_status tgl_engram_gate_fwd(const DLTensor *hidden_states, const DLTensor *k, const DLTensor *v,
                                const DLTensor *weight_hidden, const DLTensor *weight_embed,
-                               const DLTensor *image_token_mask, DLTensor *output, DLTensor *dot,
-                               DLTensor *gate_score, DLTensor *rstd_x, DLTensor *rstd_k,
-                               const tgl_engram_gate_params *params, tgl_stream stream)
+                               const DLTensor *image_token_mask, DLTensor *output, DLTensor *dot, DLTensor *gate_score,
+                               DLTensor *rstd_x, DLTensor *rstd_k, const tgl_engram_gate_params *params,
+                               tgl_stream stream)
 {
-    const DLTensor *tensors[] = { hidden_states, k, v, weight_hidden, weight_embed, image_token_mask,
-                                  output, dot, gate_score, rstd_x, rstd_k };
+    const DLTensor *tensors[] = { hidden_states, k,   v,          weight_hidden, weight_embed, image_token_mask,
+                                  output,        dot, gate_score, rstd_x,        rstd_k };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_gate_fwd_signature, tensors, params, &n.num_tokens));
     TGL_TRY(tgl_gate_expect_apart("output", output));
     problem p = {
-        .x = tgl_gate_in(hidden_states), .k = tgl_gate_in(k), .v = tgl_gate_in(v),
+        .x = tgl_gate_in(hidden_states),
+        .k = tgl_gate_in(k),
+        .v = tgl_gate_in(v),
         .weights = tgl_gate_weights(weight_hidden, weight_embed, params),
-        .image_token_mask = image_token_mask ? tgl_data(image_token_mask) : NULL, .out = tgl_gate_out(output),
-        .dot = dot ? tgl_data(dot) : NULL, .gate_score = dot ? tgl_data(gate_score) : NULL,
-        .rstd_x = dot ? tgl_data(rstd_x) : NULL, .rstd_k = dot ? tgl_data(rstd_k) : NULL,
-        .numbers = tgl_gate_numbers(n.hidden, params), .num_tokens = n.num_tokens, .num_streams = n.num_streams,
-        .hidden = n.hidden, .has_residual = !params->no_residual,
+        .image_token_mask = image_token_mask ? tgl_data(image_token_mask) : NULL,
+        .out = tgl_gate_out(output),
+        .dot = dot ? tgl_data(dot) : NULL,
+        .gate_score = dot ? tgl_data(gate_score) : NULL,
+        .rstd_x = dot ? tgl_data(rstd_x) : NULL,
+        .rstd_k = dot ? tgl_data(rstd_k) : NULL,
+        .numbers = tgl_gate_numbers(n.hidden, params),
+        .num_tokens = n.num_tokens,
+        .num_streams = n.num_streams,
+        .hidden = n.hidden,
+        .has_residual = !params->no_residual,
         .is_in_place = output && tgl_data(output) && tgl_data(output) == tgl_data(hidden_states),
     };
     if (p.is_in_place && p.dot)
         return tgl_fail(TGL_ERR_ARGUMENT, "output: is hidden_states, want another tensor with dot (the backward reads "
-                        "hidden_states)");
+                                          "hidden_states)");
     return tgl_run(&tgl_engram_gate_fwd_signature, &OP, tensors, &p, stream);
 }

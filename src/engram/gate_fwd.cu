@@ -10,7 +10,11 @@
 
 static_assert(VECTORS >= 0 && VECTORS <= GATE_ROW_VECTORS, "VECTORS is 0..GATE_ROW_VECTORS");
 
-typedef struct { const u16 *x, *k, *v; u16 *out; i64 h; } row;
+typedef struct {
+    const u16 *x, *k, *v;
+    u16 *out;
+    i64 h;
+} row;
 
 #if VECTORS > 0
 /* Everything is loaded before anything is used. Results are stored as what nobody reads soon: 4096 x 4 rows of 7168
@@ -23,7 +27,7 @@ DEV void run(const gate_fwd_args &a, const row &r, i64 index, bool is_masked, fl
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
         const int c = tid + i * THREADS;
-        x[i] = load_ahead_u32x4_if(r.x + c * GATE_VECTOR, c < count);       /* out may be x: not for load_stream */
+        x[i] = load_ahead_u32x4_if(r.x + c * GATE_VECTOR, c < count); /* out may be x: not for load_stream */
         k[i] = load_ahead_u32x4_if(r.k + c * GATE_VECTOR, c < count && !is_masked);
     }
 #pragma unroll
@@ -83,12 +87,12 @@ DEV void run(const gate_fwd_args &a, const row &r, i64 index, bool is_masked, fl
                    gate_weight_at(&a.weights, WEIGHTS, ZERO_CENTERED, r.h, i));
     });
     put_groups(slot, groups);
-    __syncthreads();                    /* all columns have been read: out may be x */
+    __syncthreads(); /* all columns have been read: out may be x */
     const float gate = gate_of(a, index, row_sums(groups));
     if (a.out.data)
         for_columns(a.hidden, [&](i64 i) {
-            r.out[i] = tgl_bf16_from_f32(
-                gate_result(tgl_bf16_to_f32(r.x[i]), tgl_bf16_to_f32(r.v[i]), gate, a.has_residual));
+            r.out[i] =
+                tgl_bf16_from_f32(gate_result(tgl_bf16_to_f32(r.x[i]), tgl_bf16_to_f32(r.v[i]), gate, a.has_residual));
         });
 }
 #endif

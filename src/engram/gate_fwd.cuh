@@ -10,7 +10,7 @@
 #include "engram/gate_fwd.h"
 
 static_assert(THREADS >= 32 && GATE_SLOTS % THREADS == 0, "THREADS is 32, 64, 128 or 256");
-enum { SLOTS = GATE_SLOTS / THREADS, GROUPS = GATE_SLOTS / GATE_GROUP };      /* slots of a thread, groups of a row */
+enum { SLOTS = GATE_SLOTS / THREADS, GROUPS = GATE_SLOTS / GATE_GROUP }; /* slots of a thread, groups of a row */
 
 typedef struct { float squares_x, squares_k, dot; } sums;
 

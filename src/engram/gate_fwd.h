@@ -8,14 +8,14 @@
 typedef struct {
     gate_in x, k, v;
     gate_weights weights;
-    const uint8_t *image_token_mask;        /* NULL: none */
+    const uint8_t *image_token_mask; /* NULL: none */
     gate_out out;
-    float *dot, *gate_score, *rstd_x, *rstd_k;      /* all NULL: not wanted */
+    float *dot, *gate_score, *rstd_x, *rstd_k; /* all NULL: not wanted */
     gate_numbers numbers;
     int64_t num_tokens, num_streams, hidden;
     int32_t has_residual;
-    int32_t is_in_place;                    /* out is x */
-    int32_t stages;                         /* gate_fwd_ring: rows in flight */
+    int32_t is_in_place; /* out is x */
+    int32_t stages;      /* gate_fwd_ring: rows in flight */
 } gate_fwd_args;
 
 /* gate_fwd: vectors of a thread that stay in registers, at most. */
@@ -35,10 +35,10 @@ typedef struct {
  * 4 and 64 rows they are alike. Rows of 7168: gate_fwd takes 191 us for 16,384 rows, gate_fwd_ring 196, but 10.1 instead
  * of 12.7 for 512. gate_fwd_few takes 9.1 for these, and 2.7 instead of 3.2 for 4; 512 rows of 2560 columns take 4.9
  * instead of 5.5. */
-#define GATE_RING_ROWS 264              /* of up to GATE_RING_SHORT columns: gate_fwd_ring from so many rows on */
-#define GATE_RING_LONG 6144             /* of so many columns and more: gate_fwd_ring ... */
-#define GATE_RING_MANY 4096             /* ... for fewer rows than this */
-#define GATE_RING_BYTES 32768           /* in flight per block: 8192 x 5120 take 277 us, with all that fit 279 */
-#define GATE_RING_BLOCKS 2              /* per SM, of gate_fwd_ring with 256 threads; twice as many with 128 */
+#define GATE_RING_ROWS 264    /* of up to GATE_RING_SHORT columns: gate_fwd_ring from so many rows on */
+#define GATE_RING_LONG 6144   /* of so many columns and more: gate_fwd_ring ... */
+#define GATE_RING_MANY 4096   /* ... for fewer rows than this */
+#define GATE_RING_BYTES 32768 /* in flight per block: 8192 x 5120 take 277 us, with all that fit 279 */
+#define GATE_RING_BLOCKS 2    /* per SM, of gate_fwd_ring with 256 threads; twice as many with 128 */
 
 #endif

@@ -45,7 +45,7 @@ DEV void load_rows(const gate_fwd_args &a, i64 t, i64 h, u32 rows, u32 loaded)
 DEV void run(const gate_fwd_args &a)
 {
     SHARED_DYNAMIC(memory, 128);
-    SHARED(u64[2], bars);                       /* x and k; v */
+    SHARED(u64[2], bars); /* x and k; v */
     SHARED(float4[GROUPS], groups);
     SHARED(float, shared_gate);
     const int tid = (int)threadIdx.x;
@@ -65,7 +65,7 @@ DEV void run(const gate_fwd_args &a)
     if (a.weights.is_constant) pdl_wait();
     if (tid == 0 && a.weights.is_constant) load_rows(a, t, h, rows, loaded);
     const bool is_masked = a.image_token_mask && a.image_token_mask[t];
-    __syncthreads();                            /* mbarriers are initialised */
+    __syncthreads(); /* mbarriers are initialised */
     mbar_wait(loaded, 0);
     sums slot[SLOTS] = {};
     for_vectors([&](int j) {
@@ -88,14 +88,13 @@ DEV void run(const gate_fwd_args &a)
     for_vectors([&](int j) {
         const uint4 x = shared_load_u32x4(from + 16 * j * THREADS);
         const uint4 v = shared_load_u32x4(from + 16 * j * THREADS + 2 * row_bytes);
-        store_u32x4(out + j * THREADS * GATE_VECTOR, is_masked ? masked_result(x, a.has_residual)
-                                                               : result_of(x, v, gate, a.has_residual));
+        store_u32x4(out + j * THREADS * GATE_VECTOR,
+                    is_masked ? masked_result(x, a.has_residual) : result_of(x, v, gate, a.has_residual));
     });
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(THREADS, SM_BLOCKS) gate_fwd_few(
-    const __grid_constant__ gate_fwd_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, SM_BLOCKS) gate_fwd_few(const __grid_constant__ gate_fwd_args a)
 {
 #if __CUDA_ARCH__ >= 900
     run(a);

@@ -14,7 +14,10 @@
 static_assert(VECTORS >= 1 && VECTORS <= GATE_RING_VECTORS, "VECTORS is 1..GATE_RING_VECTORS");
 
 #if __CUDA_ARCH__ >= 900
-typedef struct { u32 stages, loaded, row_bytes, stage_bytes; i64 h, first, step; } ring;
+typedef struct {
+    u32 stages, loaded, row_bytes, stage_bytes;
+    i64 h, first, step;
+} ring;
 
 /* Row i of the block into its stage. */
 DEV void fill(const gate_fwd_args &a, const ring &r, i64 i, int stage)
@@ -38,12 +41,14 @@ DEV void run(const gate_fwd_args &a)
 {
     SHARED_DYNAMIC(memory, 128);
     SHARED(u64[GATE_RING_STAGES], loaded);
-    SHARED(float4[2 * GROUPS], groups);                     /* of this row and the one before */
+    SHARED(float4[2 * GROUPS], groups); /* of this row and the one before */
     const int tid = (int)threadIdx.x, count = (int)(a.hidden / GATE_VECTOR);
     const u32 streams = (u32)a.num_streams, row_bytes = (u32)a.hidden * 2;
     const bool has_out = a.out.data;
-    const ring r = { shared_address(memory), shared_address(loaded), row_bytes, (has_out ? 3u : 2u) * row_bytes,
-                     blockIdx.x % streams, blockIdx.x / streams, gridDim.x / streams };
+    const ring r = {
+        shared_address(memory), shared_address(loaded), row_bytes,          (has_out ? 3u : 2u) * row_bytes,
+        blockIdx.x % streams,   blockIdx.x / streams,   gridDim.x / streams
+    };
     const i64 rows = r.first < a.num_tokens ? (a.num_tokens - r.first - 1) / r.step + 1 : 0;
     float w[VECTORS][GATE_VECTOR];
     if (tid == 0) {
@@ -59,7 +64,7 @@ DEV void run(const gate_fwd_args &a)
         if (tid + i * THREADS < count) load_weights(a.weights, r.h, tid + i * THREADS, w[i]);
     if (a.weights.is_constant) pdl_wait();
     if (tid == 0 && a.weights.is_constant) fill_all(a, r, rows);
-    __syncthreads();                                        /* mbarriers are initialised */
+    __syncthreads(); /* mbarriers are initialised */
     int stage = 0;
     u32 parity = 0;
 #pragma unroll 1
@@ -79,7 +84,7 @@ DEV void run(const gate_fwd_args &a)
         }
         float4 *const g = groups + (i % 2 ? GROUPS : 0);
         put_groups(slot, g);
-        __syncthreads();                                    /* sums are there, and the stage has been read */
+        __syncthreads(); /* sums are there, and the stage has been read */
         if (tid == 0 && i + a.stages < rows) fill(a, r, i + a.stages, stage);
         const float gate = is_masked ? 0 : gate_of(a, index, row_sums(g));
         if (is_masked) put_saved(a, index, 0, 0, 0, 0);
@@ -88,8 +93,8 @@ DEV void run(const gate_fwd_args &a)
         for (int j = 0; j < VECTORS; j++) {
             const int c = tid + j * THREADS;
             if (c >= count || !has_out || (is_masked && !has_masked_result(a))) continue;
-            store_u32x4(out + c * GATE_VECTOR, is_masked ? masked_result(x[j], a.has_residual)
-                                                         : result_of(x[j], v[j], gate, a.has_residual));
+            store_u32x4(out + c * GATE_VECTOR,
+                        is_masked ? masked_result(x[j], a.has_residual) : result_of(x[j], v[j], gate, a.has_residual));
         }
         stage = stage + 1 < a.stages ? stage + 1 : 0;
         if (stage == 0) parity ^= 1;

@@ -45,8 +45,8 @@ tgl_signature tgl_engram_grad_w_reduce_signature = TGL_SIGNATURE(
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    kernels[0] = (tgl_kernel){ "engram/grad_w_reduce",
-                               { { "IS_BF16", p->is_bf16 }, { "ZERO_CENTERED", p->is_zero_centered } } };
+    kernels[0] =
+        (tgl_kernel){ "engram/grad_w_reduce", { { "IS_BF16", p->is_bf16 }, { "ZERO_CENTERED", p->is_zero_centered } } };
     return 1;
 }
 
@@ -54,7 +54,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     return (tgl_shape){ { tgl_ceil_div(p->hidden, GRAD_W_THREADS), tgl_strided_grid(p->num_streams, 65535) },
-                        .block = GRAD_W_THREADS, TGL_ARGS(*p) };
+                        .block = GRAD_W_THREADS,
+                        TGL_ARGS(*p) };
 }
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
@@ -67,11 +68,18 @@ tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, const DLTens
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_grad_w_reduce_signature, tensors, NULL, &n.num_partials));
     const bool has_rows = n.num_streams > 1;
-    problem p = { tgl_data(grad_w_partial), tgl_data(weight_hidden), tgl_data(weight_embed),
+    problem p = { tgl_data(grad_w_partial),
+                  tgl_data(weight_hidden),
+                  tgl_data(weight_embed),
                   tgl_data(grad_weight_hidden),
-                  tgl_data(grad_weight_embed), n.num_partials, n.num_streams, n.hidden,
-                  has_rows ? tgl_stride(weight_hidden, 0) : 0, has_rows ? tgl_stride(weight_embed, 0) : 0,
-                  tgl_dtype_is(weight_hidden->dtype, TGL_BF16), zero_centered,
+                  tgl_data(grad_weight_embed),
+                  n.num_partials,
+                  n.num_streams,
+                  n.hidden,
+                  has_rows ? tgl_stride(weight_hidden, 0) : 0,
+                  has_rows ? tgl_stride(weight_embed, 0) : 0,
+                  tgl_dtype_is(weight_hidden->dtype, TGL_BF16),
+                  zero_centered,
                   n.hidden % 4 == 0 && (uintptr_t)tgl_data(grad_w_partial) % 16 == 0 };
     return tgl_run(&tgl_engram_grad_w_reduce_signature, &OP, tensors, &p, stream);
 }

@@ -12,7 +12,7 @@
 
 static_assert((IS_BF16 == 0 || IS_BF16 == 1) && (ZERO_CENTERED == 0 || ZERO_CENTERED == 1), "a macro is out of range");
 
-enum { GROUP = 16, GROUPS = GRAD_W_AHEAD / GROUP, ROW_BYTES = GRAD_W_THREADS * 4 };      /* GROUP: of copies */
+enum { GROUP = 16, GROUPS = GRAD_W_AHEAD / GROUP, ROW_BYTES = GRAD_W_THREADS * 4 }; /* GROUP: of copies */
 
 /* Partials first .. first + GROUP - 1 of a warp's 32 columns, to its part of the ring; `from`: partial 0, of the
  * stream. With vectors, 8 lanes copy a partial: a quarter of the instructions. */
@@ -62,13 +62,13 @@ extern "C" __global__ void __launch_bounds__(GRAD_W_THREADS) grad_w_reduce(const
             const u32 at = ring + (u32)(first % GRAD_W_AHEAD) * ROW_BYTES;
             float v[GROUP];
             copy_async_wait<GROUPS - 1>();
-            __syncwarp();                       /* what other lanes have copied is there */
+            __syncwarp(); /* what other lanes have copied is there */
 #pragma unroll
             for (int j = 0; j < GROUP; j++)
                 v[j] = is_mine && first + j < a.num_partials ? shared_load_f32(at + j * ROW_BYTES) : 0.0f;
 #pragma unroll
-            for (int j = 0; j < GROUP; j++) sum += v[j];        /* +0 changes no sum that began with +0 */
-            __syncwarp();                       /* all lanes have read what is copied over */
+            for (int j = 0; j < GROUP; j++) sum += v[j]; /* +0 changes no sum that began with +0 */
+            __syncwarp();                                /* all lanes have read what is copied over */
             copy_group(a, from, first + GRAD_W_AHEAD, ring);
         }
         if (is_mine) {

@@ -6,16 +6,16 @@
 #include "numerics/bf16.h"
 
 #define GRAD_W_THREADS 128
-#define GRAD_W_AHEAD 64             /* partials of a column that are in flight */
+#define GRAD_W_AHEAD 64 /* partials of a column that are in flight */
 
 typedef struct {
     const float *grad_w_partial;
     const void *weight_hidden, *weight_embed;
     float *grad_weight_hidden, *grad_weight_embed;
     int64_t num_partials, num_streams, hidden;
-    int64_t hidden_stride, embed_stride;        /* of the weights, in elements */
+    int64_t hidden_stride, embed_stride; /* of the weights, in elements */
     int32_t is_bf16, is_zero_centered;
-    int32_t has_vectors;                        /* partials can be read in vectors (16 bytes) */
+    int32_t has_vectors; /* partials can be read in vectors (16 bytes) */
 } grad_w_reduce_args;
 
 TGL_INLINE float grad_w_factor(const void *weights, int64_t i, int is_bf16, int is_zero_centered)

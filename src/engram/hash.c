@@ -28,10 +28,11 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->columns.num_tokens, tgl_columns_token_bytes(&p->columns), run_tokens, p);
 }
 
-tgl_signature tgl_engram_hash_signature = TGL_SIGNATURE(
-    "engram_hash(ngram_token_ids: i32|i64[num_tokens, max_ngram] rows, " COLUMN_TENSORS ","
-    " image_token_mask: bool[num_tokens]?)"
-    " -> out: i32|i64[num_layers, num_tokens, (max_ngram - 1) * num_heads] where max_ngram in 1..4096", NULL);
+tgl_signature tgl_engram_hash_signature =
+    TGL_SIGNATURE("engram_hash(ngram_token_ids: i32|i64[num_tokens, max_ngram] rows, " COLUMN_TENSORS ","
+                  " image_token_mask: bool[num_tokens]?)"
+                  " -> out: i32|i64[num_layers, num_tokens, (max_ngram - 1) * num_heads] where max_ngram in 1..4096",
+                  NULL);
 
 /* ---- launch ---- */
 
@@ -52,13 +53,13 @@ static tgl_shape shape(void *context, const tgl_target *target)
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
 
-tgl_status tgl_engram_hash(const DLTensor *ngram_token_ids, const DLTensor *multipliers,
-                           const DLTensor *vocab_sizes, const DLTensor *offsets,
-                           const DLTensor *image_token_mask, DLTensor *out, tgl_stream stream)
+tgl_status tgl_engram_hash(const DLTensor *ngram_token_ids, const DLTensor *multipliers, const DLTensor *vocab_sizes,
+                           const DLTensor *offsets, const DLTensor *image_token_mask, DLTensor *out, tgl_stream stream)
 {
     const DLTensor *tensors[] = { ngram_token_ids, multipliers, vocab_sizes, offsets, image_token_mask, out };
     TGL_TRY(tgl_take(&tgl_engram_hash_signature, tensors, NULL, NULL));
-    problem p = { .ngram_token_ids = tgl_data(ngram_token_ids), .id_stride = tgl_stride(ngram_token_ids, 0),
+    problem p = { .ngram_token_ids = tgl_data(ngram_token_ids),
+                  .id_stride = tgl_stride(ngram_token_ids, 0),
                   .id_bytes = tgl_dtype_bits(ngram_token_ids->dtype) / 8 };
     TGL_TRY(tgl_columns_of(multipliers, vocab_sizes, offsets, out, &p.columns));
     if (image_token_mask) p.image_token_mask = tgl_data(image_token_mask);

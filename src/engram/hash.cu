@@ -9,7 +9,7 @@
 #include "engram/hash.h"
 static_assert(ID_BYTES == 4 || ID_BYTES == 8, "ID_BYTES is 4 or 8");
 
-constexpr u32 AHEAD = 4;                    /* ids of a thread that are loaded before the first is stored */
+constexpr u32 AHEAD = 4; /* ids of a thread that are loaded before the first is stored */
 
 DEV void stage_windows(const hash_args &a, const tile &t, i64 first, i32 tokens)
 {

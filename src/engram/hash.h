@@ -8,8 +8,8 @@
 typedef struct {
     tgl_columns columns;
     const void *ngram_token_ids;
-    const uint8_t *image_token_mask;        /* NULL: none */
-    int64_t id_stride;                      /* between windows */
+    const uint8_t *image_token_mask; /* NULL: none */
+    int64_t id_stride;               /* between windows */
     int32_t id_bytes;
 } hash_args;
 

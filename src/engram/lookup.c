@@ -15,8 +15,8 @@
 
 typedef struct {
     lookup_args args;
-    int form, table_bytes, out_bytes;           /* of an element */
-    int64_t num_sms;                            /* 0: the target's */
+    int form, table_bytes, out_bytes; /* of an element */
+    int64_t num_sms;                  /* 0: the target's */
 } problem;
 
 /* ---- CPU ---- */
@@ -32,7 +32,8 @@ static void put_row(const problem *p, int64_t row, uint8_t *to)
     const uint8_t *from = a->table + row * a->table_stride, *sf = a->table_sf;
     uint16_t *out = (uint16_t *)(void *)to;
     switch (p->form) {
-    case LOOKUP_PACKED: memcpy(to + a->dim, sf + row * a->sf_stride, (size_t)(a->dim / LOOKUP_GROUP)); /* fall through */
+    case LOOKUP_PACKED:
+        memcpy(to + a->dim, sf + row * a->sf_stride, (size_t)(a->dim / LOOKUP_GROUP)); /* fall through */
     case LOOKUP_COPY: memcpy(to, from, (size_t)(a->dim * p->table_bytes)); break;
     case LOOKUP_UE8M0:
         for (int64_t i = 0; i < a->dim; i += LOOKUP_GROUP)
@@ -100,19 +101,19 @@ tgl_status tgl_engram_gather_packed(const lookup_args *args, bool is_beside)
 }
 
 /* One for each kind of out and of factors. */
-#define TEXT(table_types, sf, outs)                                                                             \
-    TGL_SIGNATURE("engram_lookup(table: " table_types "[table_rows, dim] rows anywhere, " sf                    \
-                  " indices: i32|i64[num_tokens, num_columns]? strided,"                                        \
-                  " row_begin: int, num_sms: int, constant_table: bool) -> " outs,                              \
+#define TEXT(table_types, sf, outs)                                                          \
+    TGL_SIGNATURE("engram_lookup(table: " table_types "[table_rows, dim] rows anywhere, " sf \
+                  " indices: i32|i64[num_tokens, num_columns]? strided,"                     \
+                  " row_begin: int, num_sms: int, constant_table: bool) -> " outs,           \
                   &TGL_ENGRAM_LOOKUP_PARAMS)
 #define UE8M0_FACTORS(optional) "table_sf: u8|ue8m0[table_rows, dim / 32]" optional " rows anywhere,"
 tgl_signature tgl_engram_lookup_signature =
     TEXT("bf16|e4m3|f16|f32", "table_sf: f32[1]?,",
          "out: bf16|e4m3|f16|f32[num_tokens, num_columns, dim] strided where dim < 2^30");
-tgl_signature tgl_engram_lookup_groups_signature =
-    TEXT("e4m3", UE8M0_FACTORS("?"),
-         "out: bf16|e4m3[num_tokens, num_columns, dim] strided, out_sf: i32[num_tokens, num_columns * dim / 128]? strided"
-         " where dim < 2^30, dim % 32");
+tgl_signature tgl_engram_lookup_groups_signature = TEXT(
+    "e4m3", UE8M0_FACTORS("?"),
+    "out: bf16|e4m3[num_tokens, num_columns, dim] strided, out_sf: i32[num_tokens, num_columns * dim / 128]? strided"
+    " where dim < 2^30, dim % 32");
 tgl_signature tgl_engram_lookup_packed_signature =
     TEXT("e4m3", UE8M0_FACTORS(""),
          "out: u8[num_tokens, num_columns, dim + dim / 32] strided where dim < 2^30, dim % 32");
@@ -129,9 +130,10 @@ static int unit_of(const problem *p)
         from |= (uint64_t)(a->dim * p->table_bytes);
         if (p->form == LOOKUP_PACKED)
             from |= (uint64_t)(uintptr_t)a->table_sf | (uint64_t)a->sf_stride | (uint64_t)(a->dim / LOOKUP_GROUP);
-        const uint64_t to = (uint64_t)(uintptr_t)a->out | (uint64_t)a->out_token_stride |
-                            (uint64_t)a->out_column_stride;
-        if (LOOKUP_HAS_UNIT(p->form, bytes) && from % (uint64_t)bytes == 0 && to % (uint64_t)out_bytes == 0) return bytes;
+        const uint64_t to =
+            (uint64_t)(uintptr_t)a->out | (uint64_t)a->out_token_stride | (uint64_t)a->out_column_stride;
+        if (LOOKUP_HAS_UNIT(p->form, bytes) && from % (uint64_t)bytes == 0 && to % (uint64_t)out_bytes == 0)
+            return bytes;
     }
     return p->table_bytes;
 }
@@ -162,7 +164,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
     a->by_tokens = tgl_divisor_of(a->num_tokens);
     const int64_t num_sms = p->num_sms ? p->num_sms : target->num_sms;
     const int64_t warps = tgl_min(LOOKUP_THREADS / 32, tgl_ceil_div(a->num_tiles, num_sms));
-    return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(a->num_tiles, warps), num_sms) }, .block = (int)(32 * warps),
+    return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(a->num_tiles, warps), num_sms) },
+                        .block = (int)(32 * warps),
                         TGL_ARGS(*a) };
 }
 
@@ -206,8 +209,10 @@ tgl_status tgl_engram_find_address(const char *name, const DLTensor *t, const DL
     TGL_TRY(tgl_address_on_device(on->device.device_id, stream, *address, &there));
     *address = (const void *)(uintptr_t)there;
     if (there) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "%s: memory is not page-locked, want page-locked (cuMemHostAlloc, "
-                    "cudaHostRegister, pin_memory)", name);
+    return tgl_fail(TGL_ERR_ARGUMENT,
+                    "%s: memory is not page-locked, want page-locked (cuMemHostAlloc, "
+                    "cudaHostRegister, pin_memory)",
+                    name);
 }
 
 static void log_foreign(const lookup_args *a)
@@ -236,21 +241,29 @@ tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *table_sf, co
     const DLTensor *tensors[] = { table, table_sf, indices, out, out_sf };
     const bool is_packed = out && tgl_dtype_is(out->dtype, TGL_U8);
     const bool has_groups = table_sf && !tgl_dtype_is(table_sf->dtype, TGL_F32);
-    tgl_signature *s = is_packed ? &tgl_engram_lookup_packed_signature
-                                 : has_groups ? &tgl_engram_lookup_groups_signature : &tgl_engram_lookup_signature;
+    tgl_signature *s = is_packed    ? &tgl_engram_lookup_packed_signature
+                       : has_groups ? &tgl_engram_lookup_groups_signature
+                                    : &tgl_engram_lookup_signature;
     TGL_TRY(tgl_take(s, tensors, params, NULL));
     if (!is_packed) TGL_TRY(check_dtypes(table, table_sf, out, out_sf));
     else if (out_sf) return tgl_fail(TGL_ERR_ARGUMENT, "out_sf: is given, want NULL where out is packed");
     TGL_TRY(tgl_expect_rows_apart("out", out));
     TGL_TRY(check_factors(out, out_sf));
 
-    problem p = { .form = form_of(table, table_sf, out), .table_bytes = tgl_dtype_bits(table->dtype) / 8,
-                  .out_bytes = tgl_dtype_bits(out->dtype) / 8, .num_sms = params->num_sms };
+    problem p = { .form = form_of(table, table_sf, out),
+                  .table_bytes = tgl_dtype_bits(table->dtype) / 8,
+                  .out_bytes = tgl_dtype_bits(out->dtype) / 8,
+                  .num_sms = params->num_sms };
     lookup_args *a = &p.args;
-    *a = (lookup_args){ .indices = indices ? tgl_data(indices) : NULL, .out = tgl_data(out),
-                        .out_sf = out_sf ? tgl_data(out_sf) : NULL, .row_begin = params->row_begin,
-                        .num_rows = table->shape[0], .num_tokens = out->shape[0], .num_columns = out->shape[1],
-                        .dim = table->shape[1], .index_bytes = indices ? tgl_dtype_bits(indices->dtype) / 8 : 0 };
+    *a = (lookup_args){ .indices = indices ? tgl_data(indices) : NULL,
+                        .out = tgl_data(out),
+                        .out_sf = out_sf ? tgl_data(out_sf) : NULL,
+                        .row_begin = params->row_begin,
+                        .num_rows = table->shape[0],
+                        .num_tokens = out->shape[0],
+                        .num_columns = out->shape[1],
+                        .dim = table->shape[1],
+                        .index_bytes = indices ? tgl_dtype_bits(indices->dtype) / 8 : 0 };
     if (tgl_is_empty(out)) return tgl_run(s, &OP, tensors, &p, stream);
     const void *address;
     TGL_TRY(tgl_engram_find_address("table", table, out, stream, &address));

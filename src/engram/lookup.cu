@@ -39,7 +39,7 @@ template <int BYTES> DEV void store_unit(u8 *to, const unit<BYTES> &v)
 constexpr int TABLE_BYTES = FORM == LOOKUP_F32 ? 4 : FORM == LOOKUP_F16 ? 2 : 1;
 constexpr int OUT_BYTES = FORM == LOOKUP_COPY || FORM == LOOKUP_PACKED ? 1 : 2;
 
-DEV float value_in(u32 word, int i)             /* element i of a word */
+DEV float value_in(u32 word, int i) /* element i of a word */
 {
     if (FORM == LOOKUP_F32) return __uint_as_float(word);
     if (FORM == LOOKUP_F16) return i ? high_f16(word) : low_f16(word);
@@ -67,7 +67,7 @@ template <int BYTES> DEV unit<BYTES / TABLE_BYTES * OUT_BYTES> convert(const uni
     } else {
 #pragma unroll
         for (int i = 0; i < N / 2; i++) {
-            const int step = TABLE_BYTES / 2;   /* words of two elements */
+            const int step = TABLE_BYTES / 2; /* words of two elements */
             to.w[i] = pack_bf16(value_in(v.w[step * i], 0), value_in(v.w[step * (i + 1) - 1], 1));
         }
     }
@@ -98,9 +98,9 @@ DEV tile_place tile_at(const lookup_args &a, i64 tile)
 
 /* One of a lane's units. */
 typedef struct {
-    u8 *out;                                    /* of its row; NULL: it is past the end */
-    i64 row;                                    /* of the table; -1: zeros */
-    u32 unit;                                   /* in its row */
+    u8 *out;  /* of its row; NULL: it is past the end */
+    i64 row;  /* of the table; -1: zeros */
+    u32 unit; /* in its row */
 } place;
 
 DEV place place_of(const lookup_args &a, const tile_place &t, u32 i)
@@ -110,7 +110,7 @@ DEV place place_of(const lookup_args &a, const tile_place &t, u32 i)
     place p = { nullptr, -1, t.unit + i - row * (u32)a.row_units };
     if (row >= (u32)a.tile_rows || p.unit >= (u32)a.row_units || position >= a.num_positions) return p;
     i64 token = t.token, column = t.column + row;
-    if (!a.is_flat && column >= a.num_columns) {            /* at most LOOKUP_TILE behind the tile's first row */
+    if (!a.is_flat && column >= a.num_columns) { /* at most LOOKUP_TILE behind the tile's first row */
         const u32 past = (u32)(column - a.num_columns), more = tgl_divide(past, a.by_columns);
         token += 1 + more;
         column = past - (i64)more * a.num_columns;
@@ -128,7 +128,7 @@ template <int BYTES> DEV const u8 *address_of(const lookup_args &a, const place 
     return a.table + p.row * a.table_stride + at;
 }
 
-constexpr u32 ONE_FACTOR = 256;                 /* in place of an exponent: the table's factor */
+constexpr u32 ONE_FACTOR = 256; /* in place of an exponent: the table's factor */
 
 template <int BYTES> DEV void put_rows(const lookup_args &a)
 {
@@ -147,13 +147,13 @@ template <int BYTES> DEV void put_rows(const lookup_args &a)
 #pragma unroll
         for (int k = 0; k < LOOKUP_UNITS; k++) {
             v[k] = unit<BYTES>();
-            exponent[k] = 127;                  /* 1: zeros stay zeros */
+            exponent[k] = 127; /* 1: zeros stay zeros */
             if (at[k].row < 0) continue;
             v[k] = load_unit<BYTES>(address_of<BYTES>(a, at[k]));
             if (FORM == LOOKUP_SCALED) exponent[k] = ONE_FACTOR;
             if (FORM == LOOKUP_UE8M0)
-                exponent[k] = load_stream_u8((const u8 *)a.table_sf + at[k].row * a.sf_stride +
-                                             at[k].unit * N / LOOKUP_GROUP);
+                exponent[k] =
+                    load_stream_u8((const u8 *)a.table_sf + at[k].row * a.sf_stride + at[k].unit * N / LOOKUP_GROUP);
         }
 #pragma unroll
         for (int k = 0; k < LOOKUP_UNITS; k++) {

@@ -9,43 +9,43 @@
 #include "numerics/f16.h"
 
 /* What becomes of an element of the table. */
-#define LOOKUP_COPY 0       /* its bytes */
-#define LOOKUP_PACKED 1     /* its byte; behind a row's codes, the bytes of its scale factors */
-#define LOOKUP_UE8M0 2      /* code * 2^(E - 127), as bf16 */
-#define LOOKUP_SCALED 3     /* code * one factor, or code, as bf16 */
-#define LOOKUP_F16 4        /* rounded to bf16 */
+#define LOOKUP_COPY 0   /* its bytes */
+#define LOOKUP_PACKED 1 /* its byte; behind a row's codes, the bytes of its scale factors */
+#define LOOKUP_UE8M0 2  /* code * 2^(E - 127), as bf16 */
+#define LOOKUP_SCALED 3 /* code * one factor, or code, as bf16 */
+#define LOOKUP_F16 4    /* rounded to bf16 */
 #define LOOKUP_F32 5
 
 /* Bytes of a unit that a kernel of this form has code for: not all, so that it compiles fast. */
-#define LOOKUP_HAS_UNIT(form, bytes)                              \
+#define LOOKUP_HAS_UNIT(form, bytes) \
     ((form) <= LOOKUP_PACKED || (bytes) == LOOKUP_MAX_UNIT(form) || (bytes) == LOOKUP_MIN_UNIT(form))
 #define LOOKUP_MAX_UNIT(form) ((form) == LOOKUP_UE8M0 || (form) == LOOKUP_SCALED ? 8 : 16)
 #define LOOKUP_MIN_UNIT(form) ((form) == LOOKUP_F32 ? 4 : (form) == LOOKUP_F16 ? 2 : 1)
 
-#define LOOKUP_GROUP 32     /* codes that share a scale factor */
+#define LOOKUP_GROUP 32 /* codes that share a scale factor */
 #define LOOKUP_THREADS 1024
 #ifndef LOOKUP_UNITS
-#define LOOKUP_UNITS 4      /* of a lane at a time, all in flight: 4 rows of 256 codes a warp */
+#define LOOKUP_UNITS 4 /* of a lane at a time, all in flight: 4 rows of 256 codes a warp */
 #endif
-#define LOOKUP_TILE (32 * LOOKUP_UNITS)     /* units of a warp */
+#define LOOKUP_TILE (32 * LOOKUP_UNITS) /* units of a warp */
 
 /* Strides are in bytes, but for those of indices. A unit is what a lane loads at once: unit_bytes of a row of the
  * table. A tile is tile_rows rows, or one of row_tiles parts of a row. */
 typedef struct {
     const uint8_t *table;
-    const void *table_sf;               /* bytes, one f32, or NULL */
-    const void *indices;                /* NULL: 0, 1, 2, ... */
+    const void *table_sf; /* bytes, one f32, or NULL */
+    const void *indices;  /* NULL: 0, 1, 2, ... */
     uint8_t *out;
-    uint32_t *out_sf;                   /* NULL: none */
+    uint32_t *out_sf; /* NULL: none */
     int64_t row_begin, num_rows;
     int64_t table_stride, sf_stride;
     int64_t index_token_stride, index_column_stride, out_token_stride, out_column_stride, out_sf_stride;
-    int64_t num_tokens, num_columns, num_positions;     /* positions: (token, column), t * num_columns + c */
+    int64_t num_tokens, num_columns, num_positions; /* positions: (token, column), t * num_columns + c */
     int64_t dim;
     int32_t index_bytes;
     /* of a launch */
     int32_t unit_bytes, tile_rows, row_units, row_tiles;
-    int32_t is_flat;                    /* positions are as far apart as columns: num_tokens is 1 */
+    int32_t is_flat; /* positions are as far apart as columns: num_tokens is 1 */
     int64_t num_tiles;
     tgl_divisor by_row_units, by_columns, by_groups, by_tokens;
 } lookup_args;

@@ -13,11 +13,14 @@ typedef lookup_bwd_args problem;
 
 /* ---- CPU ---- */
 
-typedef struct { uint64_t row; int64_t position; } occurrence;
+typedef struct {
+    uint64_t row;
+    int64_t position;
+} occurrence;
 typedef struct {
     const problem *p;
     const occurrence *sorted;
-    const int64_t *begin;               /* of each row, and of what is not owned */
+    const int64_t *begin; /* of each row, and of what is not owned */
 } rows_of_gradients;
 
 static int compare(const void *left, const void *right)
@@ -29,8 +32,8 @@ static int compare(const void *left, const void *right)
 
 static float gradient_at(const problem *p, int64_t position, int64_t i, bool is_bf16)
 {
-    const int64_t at = position / p->num_columns * p->grad_token_stride +
-                       position % p->num_columns * p->grad_column_stride + i;
+    const int64_t at =
+        position / p->num_columns * p->grad_token_stride + position % p->num_columns * p->grad_column_stride + i;
     return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)p->grad_out)[at]) : ((const float *)p->grad_out)[at];
 }
 
@@ -120,8 +123,14 @@ static int64_t max_sorters(int64_t n) { return tgl_min(LOOKUP_BWD_SORTERS, tgl_m
 static size_t lay_out(lookup_bwd_args *a, int64_t n, int64_t dim, bool is_i64, void *workspace)
 {
     const int64_t windows = tgl_ceil_div(n, 32) + 1, sorters = max_sorters(n), entry_bytes = is_i64 ? 16 : 8;
-    const int64_t bytes[] = { entry_bytes * n, entry_bytes * n, entry_bytes * n, 4 * (sorters + 1) * sorters,
-                              16 * windows, 8 * sorters, 32 * (n / (LOOKUP_CHUNK + 1)), 4 * LOOKUP_BWD_WORDS,
+    const int64_t bytes[] = { entry_bytes * n,
+                              entry_bytes * n,
+                              entry_bytes * n,
+                              4 * (sorters + 1) * sorters,
+                              16 * windows,
+                              8 * sorters,
+                              32 * (n / (LOOKUP_CHUNK + 1)),
+                              4 * LOOKUP_BWD_WORDS,
                               tgl_saturating_product(8 * windows, dim) };
     char *parts[9], *at = workspace;
     size_t total = 0;
@@ -140,8 +149,8 @@ static size_t lay_out(lookup_bwd_args *a, int64_t n, int64_t dim, bool is_i64, v
 static int key_bytes(const problem *p) { return p->num_rows < UINT32_MAX ? 4 : 8; }
 static int plan_of(const problem *p, int element_bytes, tgl_kernel *kernels)
 {
-    kernels[0] = (tgl_kernel){ "engram/lookup_bwd",
-                               { { "ELEMENT_BYTES", element_bytes }, { "KEY_BYTES", key_bytes(p) } } };
+    kernels[0] =
+        (tgl_kernel){ "engram/lookup_bwd", { { "ELEMENT_BYTES", element_bytes }, { "KEY_BYTES", key_bytes(p) } } };
     return 1;
 }
 static int plan_bf16(const void *context, tgl_kernel *kernels) { return plan_of(context, 2, kernels); }
@@ -150,8 +159,8 @@ static int plan_f32(const void *context, tgl_kernel *kernels) { return plan_of(c
 static bool has_vectors(const problem *p, int64_t element_bytes)
 {
     const int64_t elements = 16 / element_bytes;
-    const uint64_t addresses = (uint64_t)(uintptr_t)p->grad_out | (uint64_t)(uintptr_t)p->grad_table |
-                               (uint64_t)(uintptr_t)p->grad_rows;
+    const uint64_t addresses =
+        (uint64_t)(uintptr_t)p->grad_out | (uint64_t)(uintptr_t)p->grad_table | (uint64_t)(uintptr_t)p->grad_rows;
     return p->dim % elements == 0 && p->grad_token_stride % elements == 0 && p->grad_column_stride % elements == 0 &&
            p->table_stride % 4 == 0 && addresses % 16 == 0;
 }
@@ -174,7 +183,10 @@ static tgl_shape shape_of(problem *p, const tgl_target *target, int element_byte
     p->capacity = (uint32_t)tgl_min(tgl_min(CAPACITY, room), tgl_max(n, 2 * LOOKUP_BWD_SAMPLES * threads));
     p->by_columns = tgl_divisor_of(tgl_max(1, p->num_columns));
     p->has_vectors = has_vectors(p, element_bytes);
-    return (tgl_shape){ { blocks }, .block = threads, .cooperative = true, TGL_ARGS(*p),
+    return (tgl_shape){ { blocks },
+                        .block = threads,
+                        .cooperative = true,
+                        TGL_ARGS(*p),
                         .shared_bytes = tgl_max(count_bytes + 2 * entry_bytes * p->capacity,
                                                 LOOKUP_BWD_CHUNK_BYTES((int64_t)threads)) };
 }
@@ -223,12 +235,16 @@ tgl_status tgl_engram_lookup_bwd(const DLTensor *grad_out, const DLTensor *indic
     if (num_positions(indices) >= TGL_DIVIDE_LIMIT)
         return tgl_fail(TGL_ERR_ARGUMENT, "indices: has %lld elements, want fewer than 2^31",
                         (long long)num_positions(indices));
-    problem p = { .grad_out = tgl_data(grad_out), .indices = tgl_data(indices),
+    problem p = { .grad_out = tgl_data(grad_out),
+                  .indices = tgl_data(indices),
                   .grad_table = grad_table ? tgl_data(grad_table) : NULL,
                   .grad_rows = grad_rows ? tgl_data(grad_rows) : NULL,
                   .unique_rows = unique_rows ? tgl_data(unique_rows) : NULL,
-                  .num_unique = num_unique ? tgl_data(num_unique) : NULL, .row_begin = params->row_begin,
-                  .num_tokens = n.num_tokens, .num_columns = n.num_columns, .dim = n.dim,
+                  .num_unique = num_unique ? tgl_data(num_unique) : NULL,
+                  .row_begin = params->row_begin,
+                  .num_tokens = n.num_tokens,
+                  .num_columns = n.num_columns,
+                  .dim = n.dim,
                   .index_bytes = tgl_dtype_bits(indices->dtype) / 8,
                   .unique_bytes = unique_rows ? tgl_dtype_bits(unique_rows->dtype) / 8 : 0 };
     TGL_TRY(find_rows(params, indices, grad_table, unique_rows, &p.num_rows));

@@ -22,35 +22,41 @@ static_assert(ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4, "ELEMENT_BYTES is 2 or 4
 static_assert(KEY_BYTES == 4 || KEY_BYTES == 8, "KEY_BYTES is 4 or 8");
 
 constexpr u32 MAX_WARPS = LOOKUP_BWD_THREADS / 32;
-constexpr u32 LOADS = 4;                        /* entries that a thread loads before it uses the first */
-constexpr int ROWS_AT_ONCE = ELEMENT_BYTES == 2 ? 8 : 6;        /* that a warp loads before it adds the first */
-constexpr int CHUNKS_AT_ONCE = 16;              /* sums of chunks that a lane loads before it adds the first */
-constexpr u32 FULLEST = 4;                      /* of a bucket: how many times the mean */
-constexpr u32 SAMPLE_BITS = 24;                 /* by which the sample is sorted */
-constexpr u32 FEW_CHUNKS = 32;                  /* of a row that one warp adds */
-constexpr int CHUNKS_OF_WARP = 8;               /* of a row that has more: how many a warp loads at once */
+constexpr u32 LOADS = 4;                                 /* entries that a thread loads before it uses the first */
+constexpr int ROWS_AT_ONCE = ELEMENT_BYTES == 2 ? 8 : 6; /* that a warp loads before it adds the first */
+constexpr int CHUNKS_AT_ONCE = 16;                       /* sums of chunks that a lane loads before it adds the first */
+constexpr u32 FULLEST = 4;                               /* of a bucket: how many times the mean */
+constexpr u32 SAMPLE_BITS = 24;                          /* by which the sample is sorted */
+constexpr u32 FEW_CHUNKS = 32;                           /* of a row that one warp adds */
+constexpr int CHUNKS_OF_WARP = 8;                        /* of a row that has more: how many a warp loads at once */
 static_assert(LOOKUP_BWD_FEW_THREADS >= SORT_BINS && LOOKUP_BWD_SORTERS < SORT_BINS, "a bin has a thread");
 static_assert(LOOKUP_BWD_CHUNK_BYTES(32) == 2 * CHUNKS_OF_WARP * 32 * 4, "sums of chunks");
 static_assert(LOOKUP_BWD_COUNT_BYTES(LOOKUP_BWD_THREADS) == 4 * SORT_WORDS(LOOKUP_BWD_THREADS), "counts of a pass");
 
-template <int BYTES> struct types { typedef u32 key; typedef uint2 entry; };
-template <> struct types<8> { typedef u64 key; typedef uint4 entry; };
+template <int BYTES> struct types {
+    typedef u32 key;
+    typedef uint2 entry;
+};
+template <> struct types<8> {
+    typedef u64 key;
+    typedef uint4 entry;
+};
 typedef types<KEY_BYTES>::key key_type;
 typedef types<KEY_BYTES>::entry entry_type;
 
 /* ---- 32 sorted positions and the 32 after them ---- */
 
 typedef struct {
-    key_type key;                               /* of the lane's position */
-    u32 position[2];                            /* where its gradient is, and that of the sorted position 32 on */
-    u32 heads;                                  /* mask: the first of their row */
-    u64 breaks;                                 /* of 64: heads, and what is not owned */
+    key_type key;    /* of the lane's position */
+    u32 position[2]; /* where its gradient is, and that of the sorted position 32 on */
+    u32 heads;       /* mask: the first of their row */
+    u64 breaks;      /* of 64: heads, and what is not owned */
 } window;
 
 /* What is loaded for a window. */
 typedef struct {
-    uint4 before;                               /* a.windows */
-    entry_type left, here, later;               /* before the window, the lane's, that 32 on */
+    uint4 before;                 /* a.windows */
+    entry_type left, here, later; /* before the window, the lane's, that 32 on */
 } loaded_window;
 
 /* What is behind the last is not owned. */
@@ -84,8 +90,8 @@ DEV window window_of(const lookup_bwd_args &a, const loaded_window &l)
     const key_type key = sort_key(l.here), later = sort_key(l.later);
     const key_type left = __shfl_up_sync(FULL, later, 1), last = __shfl_sync(FULL, key, 31);
     const u32 foreign = __ballot_sync(FULL, key >= (key_type)a.num_rows);
-    const u32 breaks = __ballot_sync(FULL, later >= (key_type)a.num_rows ||
-                                               later != (threadIdx.x % 32 > 0 ? left : last));
+    const u32 breaks =
+        __ballot_sync(FULL, later >= (key_type)a.num_rows || later != (threadIdx.x % 32 > 0 ? left : last));
     window w;
     w.key = key;
     w.position[0] = sort_value(l.here), w.position[1] = sort_value(l.later);
@@ -108,7 +114,7 @@ DEV bool is_long(const window &w, u32 i) { return !((w.breaks >> i >> 1) & 0xfff
 DEV u32 chunks_of_row(const entry_type *sorted, u32 num_owned, u32 head, key_type key)
 {
     const u32 lane = threadIdx.x % 32;
-    u32 num_chunks = 1, step = 1;               /* chunks that are known; those from one question to the next */
+    u32 num_chunks = 1, step = 1; /* chunks that are known; those from one question to the next */
 #pragma unroll 1
     for (;;) {
         const u64 at = head + (u64)LOOKUP_CHUNK * (num_chunks + (u64)lane * step + step - 1);
@@ -175,10 +181,10 @@ DEV void prefetch_table(const lookup_bwd_args &a, const window &w, u32 heads)
 
 /* The chunks that begin in some of a window's positions. */
 typedef struct {
-    u32 first;                                  /* sorted position of the window */
-    u32 starts, longs;                          /* masks: where they begin; of these, first ones of rows with several */
-    u32 number;                                 /* of the lane's row */
-    u32 begin, end;                             /* positions from the window's first on; the end may be behind it */
+    u32 first;         /* sorted position of the window */
+    u32 starts, longs; /* masks: where they begin; of these, first ones of rows with several */
+    u32 number;        /* of the lane's row */
+    u32 begin, end;    /* positions from the window's first on; the end may be behind it */
 } chunks;
 
 /* WIDTH columns of a gradient, or zeros. */
@@ -218,7 +224,7 @@ DEV void sum_rows(const lookup_bwd_args &a, const window &w, const chunks &c)
     for (i64 slab = 0; slab < a.dim; slab += STEP * PIECES) {
         const i64 col = slab + threadIdx.x % 32 * WIDTH;
         u32 v[DEPTH][PIECES][WORDS], start = c.begin;
-        float sum[PIECES][WIDTH] = { };
+        float sum[PIECES][WIDTH] = {};
         const auto load = [&](u32 at, u32 (&to)[PIECES][WORDS]) {
             const u64 start_of_row = __shfl_sync(FULL, at < 32 ? from[0] : from[1], (int)at);
             const u8 *const row = (const u8 *)start_of_row + col * ELEMENT_BYTES;
@@ -315,7 +321,7 @@ DEV void find_buckets(const lookup_bwd_args &a, const sample &s, key_type *first
         of_thread += is_owned;
     }
     block_min_max(low, high);
-    if (high > low) {                           /* a few rows are outside the sample's range */
+    if (high > low) { /* a few rows are outside the sample's range */
         const key_type more = (high - low) / 256;
         low -= min(low, more), high += min(num_rows - 1 - high, more);
     }
@@ -323,8 +329,9 @@ DEV void find_buckets(const lookup_bwd_args &a, const sample &s, key_type *first
     if (threadIdx.x < SORT_BINS) {
         const key_type number = threadIdx.x;
         counts[threadIdx.x] = 0;
-        first[threadIdx.x] = number == 0 ? 0 : number >= a.num_sorters ? ~(key_type)0 :
-                             low + share * number + rest * number / a.num_sorters;
+        first[threadIdx.x] = number == 0               ? 0
+                             : number >= a.num_sorters ? ~(key_type)0
+                                                       : low + share * number + rest * number / a.num_sorters;
     }
     __syncthreads();
 #pragma unroll
@@ -373,13 +380,14 @@ DEV void part_positions(const lookup_bwd_args &a, u32 *counts, entry_type *room)
     const auto bucket_of = [&](entry_type e) {
         return sort_key(e) < (key_type)a.num_rows ? sort_last_of(first, sort_key(e)) : a.num_sorters;
     };
-    sort_pass(own, count, counts, bucket_of,
-              [&](u32 bucket, u32 place) {
-                  if (bucket <= a.num_sorters) store_relaxed_u32(a.starts + bucket * a.num_sorters + blockIdx.x, place);
-              },
-              [&](u32 place, entry_type e) {
-                  if (sort_key(e) < (key_type)a.num_rows) sort_store(parted + place, e);
-              });
+    sort_pass(
+        own, count, counts, bucket_of,
+        [&](u32 bucket, u32 place) {
+            if (bucket <= a.num_sorters) store_relaxed_u32(a.starts + bucket * a.num_sorters + blockIdx.x, place);
+        },
+        [&](u32 place, entry_type e) {
+            if (sort_key(e) < (key_type)a.num_rows) sort_store(parted + place, e);
+        });
     if (own == room) return;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < count; i += blockDim.x) own[i] = entry_type();
@@ -440,13 +448,13 @@ DEV void publish_windows(const lookup_bwd_args &a, const entry_type *here, u32 b
     SHARED(u32[MAX_WARPS], counts);
     SHARED(u32[MAX_WARPS], lasts);
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
-    u32 number = 0, head = 0;                   /* rows so far; where the last begins */
+    u32 number = 0, head = 0; /* rows so far; where the last begins */
 #pragma unroll 1
     for (u32 tile = begin / 32 * 32; tile < end; tile += blockDim.x) {
         const u32 first = tile + warp * 32, at = first + lane, i = at - begin;
         const bool is_there = at >= begin && at < end;
         const u32 heads = __ballot_sync(FULL, is_there && (i == 0 || sort_key(here[i]) != sort_key(here[i - 1])));
-        __syncthreads();                        /* counts and lasts are free */
+        __syncthreads(); /* counts and lasts are free */
         if (lane == 0) {
             counts[warp] = (u32)__popc(heads);
             lasts[warp] = heads ? first + 31 - (u32)__clz((int)heads) : 0;
@@ -459,7 +467,7 @@ DEV void publish_windows(const lookup_bwd_args &a, const entry_type *here, u32 b
         if (first >= begin && first < end && lane == 0)
             store_relaxed_u32x4(a.windows + first / 8, make_uint4(before, head_before, blockIdx.x, 0));
     }
-    __syncthreads();                            /* all have stored their entries and windows */
+    __syncthreads(); /* all have stored their entries and windows */
     if (threadIdx.x == 0) {
         store_relaxed_u32(a.buckets + 2 * blockIdx.x + 1, end - begin + 1);
         store_release_u32(a.buckets + 2 * blockIdx.x, number + 1);
@@ -488,7 +496,7 @@ DEV void sort_bucket(const lookup_bwd_args &a, u32 *counts, entry_type *room)
 }
 
 typedef struct {
-    u32 number[LOOKUP_BWD_SORTERS];             /* rows in lower buckets */
+    u32 number[LOOKUP_BWD_SORTERS]; /* rows in lower buckets */
     u32 num_unique, num_owned;
 } rows_of_buckets;
 
@@ -500,7 +508,7 @@ DEV void take_buckets(const lookup_bwd_args &a, rows_of_buckets &rows)
 #pragma unroll 1
         do words = load_relaxed_u32x2(a.buckets + 2 * threadIdx.x);
         while (!words.x || !words.y);
-    load_acquire_u32(a.buckets + 2 * min(threadIdx.x, a.num_sorters - 1));      /* what is in them is loaded later */
+    load_acquire_u32(a.buckets + 2 * min(threadIdx.x, a.num_sorters - 1)); /* what is in them is loaded later */
     u32 num_unique, num_owned;
     const u32 number = block_exclusive_scan(words.x - 1, num_unique);
     block_exclusive_scan(words.y - 1, num_owned);
@@ -546,7 +554,7 @@ DEV void put_sums(const lookup_bwd_args &a, const entry_type *sorted, const rows
         const u32 starts = mask & __ballot_sync(FULL, is_owned && (first + lane - begins) % LOOKUP_CHUNK == 0);
         const u32 longs = __ballot_sync(FULL, is_head && is_long(w, lane));
         if (is_head && a.unique_rows) put_unique(a, number, a.row_begin + (i64)w.key);
-        if (longs) {                            /* one at most: it has more than 32 positions */
+        if (longs) { /* one at most: it has more than 32 positions */
             const int of = __ffs((int)longs) - 1;
             const u32 head = first + (u32)of;
             const u64 row = __shfl_sync(FULL, w.key, of);
@@ -566,7 +574,10 @@ DEV void put_sums(const lookup_bwd_args &a, const entry_type *sorted, const rows
 /* ---- 4: rows of several chunks ---- */
 
 /* A row of the list: as in a.longs. */
-typedef struct { u32 head, num_chunks, number; u64 row; } long_row;
+typedef struct {
+    u32 head, num_chunks, number;
+    u64 row;
+} long_row;
 
 DEV long_row load_long(const u32 *from)
 {
@@ -630,7 +641,7 @@ DEV void finish_many(const lookup_bwd_args &a, const long_row &r, i64 col, float
             for (u32 i = 0; i < min(at_once, r.num_chunks - chunk); i++) sum[0] += parts[i * 32 + lane];
     }
     if (warp == 0) put_total(a, r, col, sum);
-    __syncthreads();                            /* memory is free */
+    __syncthreads(); /* memory is free */
 }
 
 DEV void finish_rows(const lookup_bwd_args &a, float *memory)
@@ -658,7 +669,7 @@ DEV void clear(void *words, u64 num_vectors)
 }
 
 extern "C" __global__ void __launch_bounds__(LOOKUP_BWD_THREADS, 1)
-lookup_bwd(const __grid_constant__ lookup_bwd_args a)
+    lookup_bwd(const __grid_constant__ lookup_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(rows_of_buckets, rows);

@@ -10,21 +10,21 @@
 #include "engram/lookup_host.h"
 #include "tegula/experimental.h"
 
-tgl_signature tgl_engram_lookup_staged_signature = TGL_SIGNATURE(
-    "engram_lookup_staged(table: e4m3[table_rows, dim] rows host,"
-    " table_sf: u8|ue8m0[table_rows, dim / 32] rows host,"
-    " indices: i32|i64[num_tokens, num_columns]? strided anywhere,"
-    " row_begin: int, num_sms: int, constant_table: bool)"
-    " -> staging: u8[staging_bytes] host, out: u8[num_tokens, num_columns, dim + dim / 32]"
-    " where dim < 2^30, dim % 32",
-    &TGL_ENGRAM_LOOKUP_PARAMS);
+tgl_signature tgl_engram_lookup_staged_signature =
+    TGL_SIGNATURE("engram_lookup_staged(table: e4m3[table_rows, dim] rows host,"
+                  " table_sf: u8|ue8m0[table_rows, dim / 32] rows host,"
+                  " indices: i32|i64[num_tokens, num_columns]? strided anywhere,"
+                  " row_begin: int, num_sms: int, constant_table: bool)"
+                  " -> staging: u8[staging_bytes] host, out: u8[num_tokens, num_columns, dim + dim / 32]"
+                  " where dim < 2^30, dim % 32",
+                  &TGL_ENGRAM_LOOKUP_PARAMS);
 
 /* ---- in the order of the stream ---- */
 
 /* What a host function works on. */
 typedef struct {
     lookup_args args;
-    bool is_kept;               /* by a graph, which runs it again and again */
+    bool is_kept; /* by a graph, which runs it again and again */
 } job;
 
 static void gather(void *data)
@@ -73,15 +73,20 @@ static tgl_status enqueue_pieces(const tgl_driver_table *cu, uint8_t *to, tgl_cu
     if (height == 1 || pitch == width)
         return tgl_driver_check(cu->MemcpyDtoHAsync(to, from, (size_t)(width * height), stream), name);
     if (pitch > width && pitch <= INT32_MAX) {
-        const tgl_cu_copy_2d copy = { .from_type = TGL_CU_MEMORY_DEVICE, .from_device = from,
-                                      .from_pitch = (size_t)pitch, .to_type = TGL_CU_MEMORY_HOST, .to_host = to,
-                                      .to_pitch = (size_t)width, .width_bytes = (size_t)width,
+        const tgl_cu_copy_2d copy = { .from_type = TGL_CU_MEMORY_DEVICE,
+                                      .from_device = from,
+                                      .from_pitch = (size_t)pitch,
+                                      .to_type = TGL_CU_MEMORY_HOST,
+                                      .to_host = to,
+                                      .to_pitch = (size_t)width,
+                                      .width_bytes = (size_t)width,
                                       .height = (size_t)height };
         return tgl_driver_check(cu->Memcpy2DAsync(&copy, stream), "indices: cuMemcpy2DAsync");
     }
     for (int64_t i = 0; i < height; i++)
         TGL_TRY(tgl_driver_check(cu->MemcpyDtoHAsync(to + i * width, from + (tgl_cu_pointer)(i * pitch), (size_t)width,
-                                                     stream), name));
+                                                     stream),
+                                 name));
     return TGL_OK;
 }
 
@@ -125,7 +130,7 @@ tgl_status tgl_engram_lookup_staged(const DLTensor *table, const DLTensor *table
     const int64_t tokens = out->shape[0], columns = out->shape[1], row_bytes = out->shape[2];
     const int64_t index_bytes = indices ? tgl_dtype_bits(indices->dtype) / 8 : 0;
     if (tgl_is_empty(out)) return TGL_OK;
-    const int64_t n = tokens * columns;         /* a row has more bytes than an index: this product is no larger */
+    const int64_t n = tokens * columns; /* a row has more bytes than an index: this product is no larger */
     const int64_t rows_at = tgl_ceil_div(n * index_bytes, 256) * 256, rows_bytes = n * row_bytes;
     const int64_t need = rows_at > INT64_MAX - rows_bytes ? INT64_MAX : rows_at + rows_bytes;
     if (staging->shape[0] < need)
@@ -137,13 +142,20 @@ tgl_status tgl_engram_lookup_staged(const DLTensor *table, const DLTensor *table
     if (tgl_preparing()) return TGL_OK;
 
     const bool has_rows = table->shape[0] > 1;
-    lookup_args a = { .table = tgl_data(table), .table_sf = tgl_data(table_sf),
-                      .indices = indices ? tgl_data(indices) : NULL, .out = tgl_data(out),
-                      .row_begin = params->row_begin, .num_rows = table->shape[0],
+    lookup_args a = { .table = tgl_data(table),
+                      .table_sf = tgl_data(table_sf),
+                      .indices = indices ? tgl_data(indices) : NULL,
+                      .out = tgl_data(out),
+                      .row_begin = params->row_begin,
+                      .num_rows = table->shape[0],
                       .table_stride = has_rows ? tgl_stride(table, 0) : 0,
-                      .sf_stride = has_rows ? tgl_stride(table_sf, 0) : 0, .num_tokens = tokens,
-                      .num_columns = columns, .dim = table->shape[1], .index_bytes = (int32_t)index_bytes,
-                      .out_token_stride = columns * row_bytes, .out_column_stride = row_bytes };
+                      .sf_stride = has_rows ? tgl_stride(table_sf, 0) : 0,
+                      .num_tokens = tokens,
+                      .num_columns = columns,
+                      .dim = table->shape[1],
+                      .index_bytes = (int32_t)index_bytes,
+                      .out_token_stride = columns * row_bytes,
+                      .out_column_stride = row_bytes };
     if (indices) {
         a.index_token_stride = tokens > 1 ? tgl_stride(indices, 0) : 0;
         a.index_column_stride = columns > 1 ? tgl_stride(indices, 1) : 0;

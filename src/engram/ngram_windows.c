@@ -41,14 +41,14 @@ static tgl_status cpu(const void *context)
 }
 
 #define FIELD(name) TGL_FIELD(tgl_engram_ngram_windows_params, name)
-static const tgl_field FIELDS[] = { FIELD(has_stop_id) };       /* the numbers may be any */
+static const tgl_field FIELDS[] = { FIELD(has_stop_id) }; /* the numbers may be any */
 static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_ngram_windows_params, FIELDS);
 TGL_SIZES(sizes, num_tokens, num_requests, vocabulary, max_ngram);
-tgl_signature tgl_engram_ngram_windows_signature = TGL_SIGNATURE(
-    "engram_ngram_windows(input_ids: i32|i64[num_tokens] strided, cu_seqlens: i32|i64[num_requests + 1]?,"
-    " history: i32|i64[num_requests, max_ngram - 1]? rows, lookup: i32[vocabulary]?, has_stop_id: bool)"
-    " -> out: i32|i64[num_tokens, max_ngram] rows where max_ngram in 1..4096, num_requests < 2^31",
-    &PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_engram_ngram_windows_signature =
+    TGL_SIGNATURE("engram_ngram_windows(input_ids: i32|i64[num_tokens] strided, cu_seqlens: i32|i64[num_requests + 1]?,"
+                  " history: i32|i64[num_requests, max_ngram - 1]? rows, lookup: i32[vocabulary]?, has_stop_id: bool)"
+                  " -> out: i32|i64[num_tokens, max_ngram] rows where max_ngram in 1..4096, num_requests < 2^31",
+                  &PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -56,10 +56,11 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     const int32_t n = p->windows.max_ngram;
-    kernels[0] = (tgl_kernel){ "engram/ngram_windows", { { "MAX_NGRAM", n <= COLUMN_UNROLLED ? n : 0 },
-                                                         { "ID_BYTES", p->windows.id_bytes },
-                                                         { "PAST", p->windows.past },
-                                                         { "PAST_BYTES", p->windows.past_bytes } } };
+    kernels[0] = (tgl_kernel){ "engram/ngram_windows",
+                               { { "MAX_NGRAM", n <= COLUMN_UNROLLED ? n : 0 },
+                                 { "ID_BYTES", p->windows.id_bytes },
+                                 { "PAST", p->windows.past },
+                                 { "PAST_BYTES", p->windows.past_bytes } } };
     return 1;
 }
 
@@ -69,8 +70,10 @@ static tgl_shape shape(void *context, const tgl_target *target)
     const int64_t window_bytes = 8 * (int64_t)p->windows.max_ngram;
     p->tile_tokens = (int32_t)tgl_min(WINDOW_THREADS, COLUMN_WINDOW_BYTES / window_bytes);
     const int64_t tiles = tgl_ceil_div(p->windows.num_tokens, p->tile_tokens);
-    return (tgl_shape){ { tgl_strided_grid(tiles, 8 * (int64_t)target->num_sms) }, .block = WINDOW_THREADS,
-                        .shared_bytes = p->tile_tokens * window_bytes, TGL_ARGS(*p) };
+    return (tgl_shape){ { tgl_strided_grid(tiles, 8 * (int64_t)target->num_sms) },
+                        .block = WINDOW_THREADS,
+                        .shared_bytes = p->tile_tokens * window_bytes,
+                        TGL_ARGS(*p) };
 }
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
@@ -83,15 +86,26 @@ tgl_status tgl_engram_ngram_windows(const DLTensor *input_ids, const DLTensor *c
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_ngram_windows_signature, tensors, params, &n.num_tokens));
     TGL_TRY(tgl_check_requests(cu_seqlens, n.num_requests, history != NULL));
-    problem p = { .windows = { .input_ids = tgl_data(input_ids), .id_stride = tgl_stride(input_ids, 0),
-                               .id_bytes = tgl_bytes_of(input_ids), .num_tokens = n.num_tokens,
-                               .cu_seqlens = tgl_data_of(cu_seqlens), .cu_bytes = tgl_bytes_of(cu_seqlens),
-                               .num_requests = n.num_requests, .history = tgl_data_of(history),
-                               .past = history ? PAST_HISTORY : PAST_NONE, .past_bytes = tgl_bytes_of(history),
+    problem p = { .windows = { .input_ids = tgl_data(input_ids),
+                               .id_stride = tgl_stride(input_ids, 0),
+                               .id_bytes = tgl_bytes_of(input_ids),
+                               .num_tokens = n.num_tokens,
+                               .cu_seqlens = tgl_data_of(cu_seqlens),
+                               .cu_bytes = tgl_bytes_of(cu_seqlens),
+                               .num_requests = n.num_requests,
+                               .history = tgl_data_of(history),
+                               .past = history ? PAST_HISTORY : PAST_NONE,
+                               .past_bytes = tgl_bytes_of(history),
                                .history_stride = history ? tgl_stride(history, 0) : 0,
-                               .token_map = tgl_data_of(lookup), .vocabulary = n.vocabulary,
-                               .max_ngram = (int32_t)n.max_ngram, .pad_id = params->pad_id,
-                               .has_stop_id = params->has_stop_id, .stop_id = params->stop_id, .keeps_ids = true },
-                  .out = tgl_data(out), .out_stride = tgl_stride(out, 0), .out_bytes = tgl_bytes_of(out) };
+                               .token_map = tgl_data_of(lookup),
+                               .vocabulary = n.vocabulary,
+                               .max_ngram = (int32_t)n.max_ngram,
+                               .pad_id = params->pad_id,
+                               .has_stop_id = params->has_stop_id,
+                               .stop_id = params->stop_id,
+                               .keeps_ids = true },
+                  .out = tgl_data(out),
+                  .out_stride = tgl_stride(out, 0),
+                  .out_bytes = tgl_bytes_of(out) };
     return tgl_run(&tgl_engram_ngram_windows_signature, &OP, tensors, &p, stream);
 }

@@ -18,8 +18,8 @@ DEV void stage_window(const tgl_windows &w, const tgl_request &r, i64 token, i64
         for (i32 i = 0; i < w.max_ngram; i++) to[i] = w.pad_id;
 }
 
-extern "C" __global__ void __launch_bounds__(WINDOW_THREADS, 4) ngram_windows(
-    const __grid_constant__ ngram_windows_args a)
+extern "C" __global__ void __launch_bounds__(WINDOW_THREADS, 4)
+    ngram_windows(const __grid_constant__ ngram_windows_args a)
 {
     tgl_windows w = compiled(a.windows);
     w.keeps_ids = true;

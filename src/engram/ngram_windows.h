@@ -10,8 +10,8 @@
 typedef struct {
     tgl_windows windows;
     void *out;
-    int64_t out_stride;                 /* between windows */
-    int32_t out_bytes, tile_tokens;     /* of a block, at most WINDOW_THREADS */
+    int64_t out_stride;             /* between windows */
+    int32_t out_bytes, tile_tokens; /* of a block, at most WINDOW_THREADS */
 } ngram_windows_args;
 
 #endif

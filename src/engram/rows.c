@@ -54,7 +54,7 @@ static tgl_status cpu(const void *context)
 
 #define FIELD(name) TGL_FIELD(tgl_engram_ngram, name)
 static const tgl_field FIELDS[] = { FIELD(has_stop_id), FIELD(history_newest_first), FIELD(hash_masked),
-                                    FIELD(keep_ring) };         /* the numbers may be any */
+                                    FIELD(keep_ring) }; /* the numbers may be any */
 static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_ngram, FIELDS);
 TGL_SIZES(sizes, num_tokens, num_requests, num_slots, ring_size, vocabulary, num_layers, max_ngram, num_heads);
 tgl_signature tgl_engram_rows_signature = TGL_SIGNATURE(
@@ -75,9 +75,8 @@ static tgl_status check(const DLTensor *history, const DLTensor *ring, const DLT
     TGL_TRY(tgl_check_requests(batch ? batch->cu_seqlens : NULL, n->num_requests, has_requests));
     if (history && ring) return tgl_fail(TGL_ERR_ARGUMENT, "history: is given, want NULL with ring");
     if (ring && n->ring_size < n->max_ngram - 1)
-        return tgl_fail(TGL_ERR_ARGUMENT, "ring: shape is [%lld, %lld], want [%lld, >= %lld]",
-                        (long long)n->num_slots, (long long)n->ring_size, (long long)n->num_slots,
-                        (long long)n->max_ngram - 1);
+        return tgl_fail(TGL_ERR_ARGUMENT, "ring: shape is [%lld, %lld], want [%lld, >= %lld]", (long long)n->num_slots,
+                        (long long)n->ring_size, (long long)n->num_slots, (long long)n->max_ngram - 1);
     return tgl_expect_rows_apart("rows", rows);
 }
 
@@ -107,38 +106,53 @@ static tgl_shape shape(void *context, const tgl_target *target)
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
 
 tgl_status tgl_engram_rows(const DLTensor *input_ids, const DLTensor *image_token_mask, const DLTensor *history,
-                           DLTensor *ring, DLTensor *rows, const tgl_engram_batch *batch,
-                           const tgl_engram_ngram *ngram, tgl_stream stream)
+                           DLTensor *ring, DLTensor *rows, const tgl_engram_batch *batch, const tgl_engram_ngram *ngram,
+                           tgl_stream stream)
 {
     static const tgl_engram_batch one;
     if (!ngram) return tgl_fail(TGL_ERR_ARGUMENT, "ngram: is NULL, want a struct");
     const tgl_engram_batch *b = batch ? batch : &one;
-    const DLTensor *tensors[] = { input_ids, image_token_mask, history, ring, b->cu_seqlens, b->start_pos, b->slots,
-                                  ngram->token_map, ngram->multipliers, ngram->vocab_sizes, ngram->offsets, rows };
+    const DLTensor *tensors[] = { input_ids,          image_token_mask,   history,        ring,
+                                  b->cu_seqlens,      b->start_pos,       b->slots,       ngram->token_map,
+                                  ngram->multipliers, ngram->vocab_sizes, ngram->offsets, rows };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_rows_signature, tensors, ngram, &n.num_tokens));
     TGL_TRY(check(history, ring, rows, batch, &n));
-    const bool has_ring = ring && n.ring_size > 0;      /* which may have no row: no slot is one */
-    problem p = { .windows = { .input_ids = tgl_data(input_ids), .id_stride = tgl_stride(input_ids, 0),
-                               .id_bytes = tgl_bytes_of(input_ids), .num_tokens = n.num_tokens,
+    const bool has_ring = ring && n.ring_size > 0; /* which may have no row: no slot is one */
+    problem p = { .windows = { .input_ids = tgl_data(input_ids),
+                               .id_stride = tgl_stride(input_ids, 0),
+                               .id_bytes = tgl_bytes_of(input_ids),
+                               .num_tokens = n.num_tokens,
                                .image_token_mask = tgl_data_of(image_token_mask),
-                               .cu_seqlens = tgl_data_of(b->cu_seqlens), .cu_bytes = tgl_bytes_of(b->cu_seqlens),
-                               .start_pos = tgl_data_of(b->start_pos), .start_bytes = tgl_bytes_of(b->start_pos),
-                               .slots = tgl_data_of(b->slots), .slot_bytes = tgl_bytes_of(b->slots),
-                               .num_requests = n.num_requests, .num_slots = n.num_slots,
-                               .has_null_slot = b->has_null_slot, .null_slot = b->null_slot,
-                               .past = history ? PAST_HISTORY : has_ring ? PAST_RING : PAST_NONE,
+                               .cu_seqlens = tgl_data_of(b->cu_seqlens),
+                               .cu_bytes = tgl_bytes_of(b->cu_seqlens),
+                               .start_pos = tgl_data_of(b->start_pos),
+                               .start_bytes = tgl_bytes_of(b->start_pos),
+                               .slots = tgl_data_of(b->slots),
+                               .slot_bytes = tgl_bytes_of(b->slots),
+                               .num_requests = n.num_requests,
+                               .num_slots = n.num_slots,
+                               .has_null_slot = b->has_null_slot,
+                               .null_slot = b->null_slot,
+                               .past = history    ? PAST_HISTORY
+                                       : has_ring ? PAST_RING
+                                                  : PAST_NONE,
                                .past_bytes = has_ring ? tgl_bytes_of(ring) : tgl_bytes_of(history),
                                .history = tgl_data_of(history),
                                .history_stride = history ? tgl_stride(history, 0) : 0,
                                .ring = ring ? tgl_data(ring) : NULL,
-                               .ring_stride = ring ? tgl_stride(ring, 0) : 0, .ring_size = (int32_t)n.ring_size,
+                               .ring_stride = ring ? tgl_stride(ring, 0) : 0,
+                               .ring_size = (int32_t)n.ring_size,
                                .ring_reciprocal = has_ring ? UINT64_MAX / (uint64_t)n.ring_size : 0,
                                .writes_ring = has_ring && !ngram->keep_ring,
-                               .token_map = tgl_data_of(ngram->token_map), .vocabulary = n.vocabulary,
-                               .max_ngram = (int32_t)n.max_ngram, .pad_id = ngram->pad_id,
-                               .has_stop_id = ngram->has_stop_id, .stop_id = ngram->stop_id,
-                               .is_newest_first = ngram->history_newest_first, .hash_dead = ngram->hash_masked } };
+                               .token_map = tgl_data_of(ngram->token_map),
+                               .vocabulary = n.vocabulary,
+                               .max_ngram = (int32_t)n.max_ngram,
+                               .pad_id = ngram->pad_id,
+                               .has_stop_id = ngram->has_stop_id,
+                               .stop_id = ngram->stop_id,
+                               .is_newest_first = ngram->history_newest_first,
+                               .hash_dead = ngram->hash_masked } };
     TGL_TRY(tgl_columns_of(ngram->multipliers, ngram->vocab_sizes, ngram->offsets, rows, &p.columns));
     return tgl_run(&tgl_engram_rows_signature, &OP, tensors, &p, stream);
 }

@@ -34,7 +34,8 @@ DEV tgl_request request_of_lane(const tgl_request &r, int lane)
     return of;
 }
 
-extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_ROWS_BLOCKS) rows(const __grid_constant__ rows_args a)
+extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_ROWS_BLOCKS)
+    rows(const __grid_constant__ rows_args a)
 {
     const tgl_columns &c = a.columns;
     tgl_windows w = compiled(a.windows);
@@ -45,12 +46,12 @@ extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_ROWS_BLOCKS)
     const int thread = (int)threadIdx.x, lane = thread % 32;
     const i64 step = (i64)gridDim.x * c.tile_tokens;
     pdl_wait();
-    i32 chunk_here = -1;                                    /* whose columns are in shared memory */
+    i32 chunk_here = -1; /* whose columns are in shared memory */
 #pragma unroll 1
     for (i64 tile_begin = (i64)blockIdx.x * c.tile_tokens; tile_begin < c.num_tokens; tile_begin += step) {
         const i64 tile_end = min(tile_begin + c.tile_tokens, c.num_tokens);
         const i64 end = PAST == PAST_RING ? min(tile_end + a.more_tokens, c.num_tokens) : tile_end;
-        tgl_request later = { { -1, 0 }, -1, 0, 0 };        /* whose ring is written behind the barrier */
+        tgl_request later = { { -1, 0 }, -1, 0, 0 }; /* whose ring is written behind the barrier */
         i64 later_tokens = 0;
 #pragma unroll 1
         for (i64 first = tile_begin; first < end; first += c.num_windows) {
@@ -66,13 +67,13 @@ extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_ROWS_BLOCKS)
                 u32 none = token < tile_end ? COLUMN_NONE : COLUMN_SKIPPED;
                 const tgl_request &r = found.r;
 #pragma unroll
-                for (int i = 0; i < MAX_NGRAM; i++) window[i] = 0;      /* read even if there is none */
+                for (int i = 0; i < MAX_NGRAM; i++) window[i] = 0; /* read even if there is none */
                 if (is_in_request(w, r.place)) {
                     const bool writes = PAST == PAST_RING && r.slot >= 0 && w.writes_ring;
                     const i64 p = token - r.place.begin, q = found.end - r.place.begin;
                     const bool is_apart = !writes || tgl_writes_apart(&w, q);
                     bool is_mine = token < tile_end;
-                    if (!is_apart && p < w.max_ngram - 1)       /* goes with the first token of its chunk */
+                    if (!is_apart && p < w.max_ngram - 1) /* goes with the first token of its chunk */
                         is_mine = r.place.begin >= tile_begin && r.place.begin < tile_end;
                     none = COLUMN_SKIPPED;
                     if (is_mine) none = stage_window(w, r, token, window);

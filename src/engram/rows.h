@@ -8,7 +8,7 @@
 typedef struct {
     tgl_columns columns;
     tgl_windows windows;
-    int32_t more_tokens;    /* a tile has also those of its last request that read the ring before it is written */
+    int32_t more_tokens; /* a tile has also those of its last request that read the ring before it is written */
 } rows_args;
 
 #endif

@@ -13,7 +13,7 @@ typedef short_conv_bwd_args problem;
 
 /* ---- CPU ---- */
 
-typedef struct { int64_t begin, end; } chunk;       /* the tokens of a request */
+typedef struct { int64_t begin, end; } chunk; /* the tokens of a request */
 
 static bool is_masked(const problem *p, int64_t t)
 {
@@ -54,8 +54,7 @@ static void add_to_partials(const problem *p, int64_t partial, chunk of, int64_t
 {
     const int64_t channel = (partial * p->num_streams + h) * p->hidden + i;
     const float rstd = p->rstd[t * p->num_streams + h];
-    if (p->grad_norm)
-        p->grad_norm[channel] = conv_grad_norm(grad, at(p->x, t, h, i), rstd, p->grad_norm[channel]);
+    if (p->grad_norm) p->grad_norm[channel] = conv_grad_norm(grad, at(p->x, t, h, i), rstd, p->grad_norm[channel]);
     if (!p->grad_bias && !p->grad_conv) return;
     const float grad_z = grad_z_at(p, of, t, h, i);
     if (p->grad_bias) p->grad_bias[channel] += grad_z;
@@ -111,9 +110,9 @@ static void run_row(const problem *p, int64_t partial, chunk of, int64_t t, int6
     }
     const float slope = conv_slope(&p->numbers, total, rstd);
     for (int64_t i = 0; p->grad_x.data && i < p->hidden; i++)
-        p->grad_x.data[t * p->grad_x.token + h * p->grad_x.stream + i] = tgl_bf16_from_f32(
-            conv_grad_x(&p->numbers, at(p->x, t, h, i), rstd, slope, norm_at(p, h, i) * grad_at(p, of, t, h, i),
-                        at(p->grad_out, t, h, i)));
+        p->grad_x.data[t * p->grad_x.token + h * p->grad_x.stream + i] =
+            tgl_bf16_from_f32(conv_grad_x(&p->numbers, at(p->x, t, h, i), rstd, slope,
+                                          norm_at(p, h, i) * grad_at(p, of, t, h, i), at(p->grad_out, t, h, i)));
 }
 
 /* Of each partial, the numbers of a tensor with this many for every channel. */
@@ -206,12 +205,11 @@ static int64_t cluster_blocks(const problem *p, const tgl_target *target)
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    const bool is_fit = p->hidden % CONV_VECTOR == 0 &&
-                        groups_of(p) <= CONV_CLUSTER_BLOCKS * CONV_CLUSTER_THREADS / CONV_GROUP &&
-                        p->kernel_size <= CONV_CLUSTER_TAPS &&
-                        (p->kernel_size - 1) * (int64_t)p->dilation <= CONV_CLUSTER_REACH;
-    kernels[CLUSTER] = (tgl_kernel){ is_fit ? "engram/short_conv_bwd_cluster" : NULL,
-                                     { { "KERNEL_SIZE", p->kernel_size } } };
+    const bool is_fit =
+        p->hidden % CONV_VECTOR == 0 && groups_of(p) <= CONV_CLUSTER_BLOCKS * CONV_CLUSTER_THREADS / CONV_GROUP &&
+        p->kernel_size <= CONV_CLUSTER_TAPS && (p->kernel_size - 1) * (int64_t)p->dilation <= CONV_CLUSTER_REACH;
+    kernels[CLUSTER] =
+        (tgl_kernel){ is_fit ? "engram/short_conv_bwd_cluster" : NULL, { { "KERNEL_SIZE", p->kernel_size } } };
     kernels[ANY] = (tgl_kernel){ "engram/short_conv_bwd", { { 0 } } };
     return NUM_KERNELS;
 }
@@ -221,9 +219,9 @@ static bool can_cluster(const void *context, const tgl_target *target)
     const problem *p = context;
     const uintptr_t partials = (uintptr_t)p->grad_norm | (uintptr_t)p->grad_conv | (uintptr_t)p->grad_bias;
     const int64_t blocks = cluster_blocks(p, target);
-    return target->architecture >= 90 && blocks <= CONV_CLUSTER_BLOCKS && tgl_gate_has_vectors(p->x) && tgl_gate_has_vectors(p->grad_out) &&
-           tgl_gate_out_has_vectors(p->grad_x) && tgl_conv_has_vectors(&p->norm) && tgl_conv_has_vectors(&p->conv) &&
-           tgl_conv_has_vectors(&p->bias) && partials % 16 == 0 &&
+    return target->architecture >= 90 && blocks <= CONV_CLUSTER_BLOCKS && tgl_gate_has_vectors(p->x) &&
+           tgl_gate_has_vectors(p->grad_out) && tgl_gate_out_has_vectors(p->grad_x) && tgl_conv_has_vectors(&p->norm) &&
+           tgl_conv_has_vectors(&p->conv) && tgl_conv_has_vectors(&p->bias) && partials % 16 == 0 &&
            tgl_saturating_product(p->num_partials * blocks, p->num_streams) <= INT32_MAX;
 }
 
@@ -231,20 +229,25 @@ static tgl_shape cluster_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     p->cluster_blocks = (int32_t)cluster_blocks(p, target);
-    const int64_t groups = tgl_ceil_div(groups_of(p), p->cluster_blocks);       /* of each block but the last */
-    return (tgl_shape){ { p->num_partials * p->num_streams * p->cluster_blocks }, .cluster = p->cluster_blocks,
-                        .block = (int)groups * CONV_GROUP, .shared_bytes = cluster_bytes(groups), TGL_ARGS(*p) };
+    const int64_t groups = tgl_ceil_div(groups_of(p), p->cluster_blocks); /* of each block but the last */
+    return (tgl_shape){ { p->num_partials * p->num_streams * p->cluster_blocks },
+                        .cluster = p->cluster_blocks,
+                        .block = (int)groups * CONV_GROUP,
+                        .shared_bytes = cluster_bytes(groups),
+                        TGL_ARGS(*p) };
 }
 
 static tgl_shape any_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    return (tgl_shape){ { p->num_partials, tgl_strided_grid(p->num_streams, 65535) }, .block = CONV_BWD_THREADS,
+    return (tgl_shape){ { p->num_partials, tgl_strided_grid(p->num_streams, 65535) },
+                        .block = CONV_BWD_THREADS,
                         TGL_ARGS(*p) };
 }
 
-static const tgl_op OP = { cpu, plan, { [CLUSTER] = { can_cluster, NULL, cluster_shape },
-                                        [ANY] = { NULL, NULL, any_shape } } };
+static const tgl_op OP = { cpu,
+                           plan,
+                           { [CLUSTER] = { can_cluster, NULL, cluster_shape }, [ANY] = { NULL, NULL, any_shape } } };
 
 int64_t tgl_engram_short_conv_num_partials(int64_t num_streams)
 {
@@ -259,8 +262,18 @@ tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_wei
                                      tgl_stream stream)
 {
     const DLTensor *cu_seqlens = batch ? batch->cu_seqlens : NULL;
-    const DLTensor *tensors[] = { x, norm_weight, conv_weight, bias, rstd, grad_out, mask, cu_seqlens, grad_x,
-                                  grad_norm_partial, grad_conv_partial, grad_bias_partial };
+    const DLTensor *tensors[] = { x,
+                                  norm_weight,
+                                  conv_weight,
+                                  bias,
+                                  rstd,
+                                  grad_out,
+                                  mask,
+                                  cu_seqlens,
+                                  grad_x,
+                                  grad_norm_partial,
+                                  grad_conv_partial,
+                                  grad_bias_partial };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_short_conv_bwd_signature, tensors, params, &n.num_tokens));
     if (batch) TGL_TRY(tgl_expect_reserved(batch->reserved));
@@ -271,19 +284,34 @@ tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_wei
         return tgl_fail(TGL_ERR_ARGUMENT, "grad_conv_partial: shape is [0, ...], want [>= 1, ...]");
     const int64_t dilation = params->dilation ? params->dilation : 3;
     problem p = {
-        .requests = { .image_token_mask = tgl_data_of(mask), .num_tokens = n.num_tokens,
-                      .cu_seqlens = tgl_data_of(cu_seqlens), .cu_bytes = tgl_bytes_of(cu_seqlens),
-                      .num_requests = n.num_requests, .past = PAST_NONE, .max_ngram = 1 },
-        .x = tgl_gate_in(x), .grad_out = tgl_gate_in(grad_out), .norm = tgl_conv_weights(norm_weight, true),
-        .conv = tgl_conv_weights(conv_weight, false), .bias = tgl_conv_weights(bias, false), .rstd = tgl_data(rstd),
-        .grad_x = tgl_gate_out(grad_x), .grad_norm = grad_norm_partial ? tgl_data(grad_norm_partial) : NULL,
+        .requests = { .image_token_mask = tgl_data_of(mask),
+                      .num_tokens = n.num_tokens,
+                      .cu_seqlens = tgl_data_of(cu_seqlens),
+                      .cu_bytes = tgl_bytes_of(cu_seqlens),
+                      .num_requests = n.num_requests,
+                      .past = PAST_NONE,
+                      .max_ngram = 1 },
+        .x = tgl_gate_in(x),
+        .grad_out = tgl_gate_in(grad_out),
+        .norm = tgl_conv_weights(norm_weight, true),
+        .conv = tgl_conv_weights(conv_weight, false),
+        .bias = tgl_conv_weights(bias, false),
+        .rstd = tgl_data(rstd),
+        .grad_x = tgl_gate_out(grad_x),
+        .grad_norm = grad_norm_partial ? tgl_data(grad_norm_partial) : NULL,
         .grad_conv = grad_conv_partial ? tgl_data(grad_conv_partial) : NULL,
         .grad_bias = grad_bias_partial ? tgl_data(grad_bias_partial) : NULL,
-        .numbers = { .hidden = (float)n.hidden, .is_zero_centered = params->zero_centered,
-                     .has_activation = !params->no_activation, .adds_input = params->add_input },
-        .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden, .num_partials = num_partials,
+        .numbers = { .hidden = (float)n.hidden,
+                     .is_zero_centered = params->zero_centered,
+                     .has_activation = !params->no_activation,
+                     .adds_input = params->add_input },
+        .num_tokens = n.num_tokens,
+        .num_streams = n.num_streams,
+        .hidden = n.hidden,
+        .num_partials = num_partials,
         .partial_tokens = num_partials ? tgl_ceil_div(n.num_tokens, num_partials) : 0,
-        .kernel_size = (int32_t)n.kernel_size, .dilation = (int32_t)dilation,
+        .kernel_size = (int32_t)n.kernel_size,
+        .dilation = (int32_t)dilation,
     };
     return tgl_run(&tgl_engram_short_conv_bwd_signature, &OP, tensors, &p, stream);
 }

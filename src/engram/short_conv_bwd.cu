@@ -16,7 +16,7 @@
 #include "engram/common/requests.cuh"
 
 enum { WARPS = CONV_BWD_THREADS / 32 };
-struct chunk { i64 begin, end; };                           /* the tokens of a request */
+struct chunk { i64 begin, end; }; /* the tokens of a request */
 
 DEV bool is_masked(const short_conv_bwd_args &a, i64 t)
 {
@@ -32,7 +32,10 @@ DEV float at(const gate_in &rows, i64 t, i64 h, i64 i)
 }
 
 /* A column of a stream: its weights. */
-struct column { i64 h, i, channel; float norm; };
+struct column {
+    i64 h, i, channel;
+    float norm;
+};
 
 DEV column column_at(const short_conv_bwd_args &a, i64 h, i64 i)
 {
@@ -88,7 +91,7 @@ DEV void add_to_partials(const short_conv_bwd_args &a, const chunk &of, i64 t, c
     }
 }
 
-DEV float tree(float v)                                     /* of a group, in all lanes */
+DEV float tree(float v) /* of a group, in all lanes */
 {
 #pragma unroll
     for (int half = CONV_GROUP / 2; half > 0; half /= 2) v += __shfl_xor_sync(FULL, v, half);
@@ -125,9 +128,9 @@ DEV void run_row(const short_conv_bwd_args &a, const chunk &of, i64 t, i64 h, fl
 #pragma unroll 1
     for (i64 i = tid; i < a.hidden; i += CONV_BWD_THREADS) {
         const column c = column_at(a, h, i);
-        a.grad_x.data[t * a.grad_x.token + h * a.grad_x.stream + i] = tgl_bf16_from_f32(
-            conv_grad_x(&a.numbers, at(a.x, t, h, i), rstd, slope, c.norm * grad_at(a, of, t, c),
-                        at(a.grad_out, t, h, i)));
+        a.grad_x.data[t * a.grad_x.token + h * a.grad_x.stream + i] =
+            tgl_bf16_from_f32(conv_grad_x(&a.numbers, at(a.x, t, h, i), rstd, slope, c.norm * grad_at(a, of, t, c),
+                                          at(a.grad_out, t, h, i)));
     }
 }
 
@@ -137,8 +140,8 @@ DEV void set_to_zero(float *of_block, i64 count)
     for (i64 i = threadIdx.x; of_block && i < count; i += CONV_BWD_THREADS) of_block[i] = 0;
 }
 
-extern "C" __global__ void __launch_bounds__(CONV_BWD_THREADS, 4) short_conv_bwd(
-    const __grid_constant__ short_conv_bwd_args a)
+extern "C" __global__ void __launch_bounds__(CONV_BWD_THREADS, 4)
+    short_conv_bwd(const __grid_constant__ short_conv_bwd_args a)
 {
     SHARED(float[CONV_GROUP], groups);
     SHARED(chunk[CONV_BWD_THREADS], chunks);
@@ -153,14 +156,14 @@ extern "C" __global__ void __launch_bounds__(CONV_BWD_THREADS, 4) short_conv_bwd
         set_to_zero(a.grad_bias ? a.grad_bias + channel : nullptr, a.hidden);
         set_to_zero(a.grad_conv ? a.grad_conv + channel * a.kernel_size : nullptr, a.hidden * a.kernel_size);
     }
-    __syncthreads();                                        /* other threads' columns are set to zero */
+    __syncthreads(); /* other threads' columns are set to zero */
 #pragma unroll 1
     for (i64 some = first; some < end; some += CONV_BWD_THREADS) {
         const tgl_place place = find_place(a.requests, some, scratch);
         chunk mine = { 0, 0 };
         if (some + threadIdx.x < end && is_in_request(a.requests, place))
             mine = { place.begin, tgl_end_of(&a.requests, &place) };
-        __syncthreads();                                    /* chunks have been read */
+        __syncthreads(); /* chunks have been read */
         chunks[threadIdx.x] = mine;
         __syncthreads();
         const i64 some_end = min(some + CONV_BWD_TILE, end);

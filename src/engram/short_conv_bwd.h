@@ -6,17 +6,17 @@
 #include "engram/common/short_conv.h"
 
 typedef struct {
-    tgl_windows requests;           /* with the mask; without ring */
+    tgl_windows requests; /* with the mask; without ring */
     gate_in x, grad_out;
-    conv_weights norm, conv, bias;  /* bias.data NULL: none */
+    conv_weights norm, conv, bias; /* bias.data NULL: none */
     const float *rstd;
-    gate_out grad_x;                /* these four: NULL where not wanted */
+    gate_out grad_x; /* these four: NULL where not wanted */
     float *grad_norm, *grad_conv, *grad_bias;
     conv_numbers numbers;
     int64_t num_tokens, num_streams, hidden;
-    int64_t num_partials, partial_tokens;   /* of one partial: its number times this is its first token */
+    int64_t num_partials, partial_tokens; /* of one partial: its number times this is its first token */
     int32_t kernel_size, dilation;
-    int32_t cluster_blocks;         /* short_conv_bwd_cluster */
+    int32_t cluster_blocks; /* short_conv_bwd_cluster */
 } short_conv_bwd_args;
 
 /* The gradient of z, of which sigmoid is given. */
@@ -43,7 +43,7 @@ TGL_INLINE float conv_grad_norm(float grad, float x, float rstd, float sum) { re
  * those from the second one on, and so forth: taps reach from one to the next. */
 #define CONV_BWD_TILE 256
 #define CONV_BWD_THREADS CONV_BWD_TILE
-#define CONV_BWD_BLOCKS 264         /* of partials and streams, which keep a GPU busy: 2 for every SM of an H200 */
+#define CONV_BWD_BLOCKS 264 /* of partials and streams, which keep a GPU busy: 2 for every SM of an H200 */
 
 /* short_conv_bwd_cluster: taps that it is compiled for, and tokens that they reach; threads of a block, a vector of
  * columns each; blocks of a cluster. */
@@ -51,8 +51,8 @@ TGL_INLINE float conv_grad_norm(float grad, float x, float rstd, float sum) { re
 #define CONV_CLUSTER_REACH 64
 #define CONV_CLUSTER_THREADS 640
 #define CONV_CLUSTER_BLOCKS 8
-#define CONV_CLUSTER_ROWS 8         /* of x and of grad_out in shared memory, a power of 2 */
-#define CONV_CLUSTER_BYTES (2 * 2 * CONV_CLUSTER_ROWS + 4 * (4 + CONV_CLUSTER_TAPS))    /* of a column in shared memory */
-#define CONV_CLUSTER_STATIC 17408   /* max bytes of a block besides */
+#define CONV_CLUSTER_ROWS 8 /* of x and of grad_out in shared memory, a power of 2 */
+#define CONV_CLUSTER_BYTES (2 * 2 * CONV_CLUSTER_ROWS + 4 * (4 + CONV_CLUSTER_TAPS)) /* of a column in shared memory */
+#define CONV_CLUSTER_STATIC 17408                                                    /* max bytes of a block besides */
 
 #endif

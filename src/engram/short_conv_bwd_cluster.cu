@@ -28,13 +28,16 @@ static_assert(KERNEL_SIZE >= 1 && KERNEL_SIZE <= CONV_CLUSTER_TAPS, "KERNEL_SIZE
 
 #if __CUDA_ARCH__ >= 900
 enum {
-    LAST = KERNEL_SIZE - 1, VECTOR = CONV_BWD_VECTOR, ROWS = CONV_CLUSTER_ROWS,
-    AHEAD = CONV_CLUSTER_ROWS - CONV_CLUSTER_TAPS - 1,      /* the row before those of the taps is read late */
-    TOKENS = CONV_BWD_TILE + 2 * CONV_CLUSTER_REACH, BUFFERS = 4,
+    LAST = KERNEL_SIZE - 1,
+    VECTOR = CONV_BWD_VECTOR,
+    ROWS = CONV_CLUSTER_ROWS,
+    AHEAD = CONV_CLUSTER_ROWS - CONV_CLUSTER_TAPS - 1, /* the row before those of the taps is read late */
+    TOKENS = CONV_BWD_TILE + 2 * CONV_CLUSTER_REACH,
+    BUFFERS = 4,
     GROUPS = CONV_CLUSTER_BLOCKS * CONV_CLUSTER_THREADS / CONV_GROUP
 };
 
-DEV float tree(float v)                         /* of a group, in all lanes */
+DEV float tree(float v) /* of a group, in all lanes */
 {
 #pragma unroll
     for (int half = CONV_GROUP / 2; half > 0; half /= 2) v += __shfl_xor_sync(FULL, v, half);
@@ -42,13 +45,16 @@ DEV float tree(float v)                         /* of a group, in all lanes */
 }
 
 /* What a block knows of a token. */
-struct token { i32 request; float rstd; };      /* request -1: it takes no part */
+struct token {
+    i32 request;
+    float rstd;
+}; /* request -1: it takes no part */
 
 struct place {
-    const token *tokens;                        /* of the tile and what it reaches, from token `base` on */
+    const token *tokens; /* of the tile and what it reaches, from token `base` on */
     i64 base;
-    u32 h, first;                               /* stream, first column */
-    u32 x, floats;                              /* shared memory, at this thread's columns: rows; see norm_at() */
+    u32 h, first;  /* stream, first column */
+    u32 x, floats; /* shared memory, at this thread's columns: rows; see norm_at() */
     u32 pitch, sums, bars, group;
     bool has_columns;
 };
@@ -98,7 +104,10 @@ DEV void load_weights(const short_conv_bwd_args &a, const place &k, weights &w)
 
 /* x, grad_out and grad_x at this thread's columns: of a token; and elements from one to the next of a chain. Adding takes
  * fewer instructions than multiplying for every token. */
-struct pointers { const u16 *x, *grad_out; u16 *grad_x; };
+struct pointers {
+    const u16 *x, *grad_out;
+    u16 *grad_x;
+};
 struct steps { i64 x, grad_out, grad_x; };
 
 DEV steps steps_of(const short_conv_bwd_args &a, i64 tokens)
@@ -108,7 +117,8 @@ DEV steps steps_of(const short_conv_bwd_args &a, i64 tokens)
 DEV pointers pointers_to(const short_conv_bwd_args &a, i64 token, i64 h, i64 first)
 {
     const steps before = steps_of(a, token);
-    return { a.x.data + before.x + h * a.x.stream + first, a.grad_out.data + before.grad_out + h * a.grad_out.stream + first,
+    return { a.x.data + before.x + h * a.x.stream + first,
+             a.grad_out.data + before.grad_out + h * a.grad_out.stream + first,
              a.grad_x.data + before.grad_x + h * a.grad_x.stream + first };
 }
 
@@ -134,9 +144,12 @@ DEV void fill_rows(const place &k)
 }
 
 /* The last positions of a chain; of the newest index LAST. */
-struct window { i32 request[KERNEL_SIZE]; uint2 normed[KERNEL_SIZE]; };
+struct window {
+    i32 request[KERNEL_SIZE];
+    uint2 normed[KERNEL_SIZE];
+};
 
-DEV void shift(window &w)                       /* the newest is nothing yet */
+DEV void shift(window &w) /* the newest is nothing yet */
 {
 #pragma unroll
     for (int j = 0; j < LAST; j++) {
@@ -153,7 +166,7 @@ DEV void find_grad_z(const short_conv_bwd_args &a, const place &k, const weights
 {
     const uint2 grad_out = shared_load_u32x2(grad_out_at(k, s));
     float z[VECTOR] = {}, grad_z[VECTOR];
-    if (a.bias.data)                                        /* no model has one: it is read for every token */
+    if (a.bias.data) /* no model has one: it is read for every token */
         if (k.has_columns) load_vector(a.bias, k.h * a.hidden + k.first, z);
 #pragma unroll
     for (int j = 0; j < KERNEL_SIZE; j++) {
@@ -177,7 +190,8 @@ DEV void find_grad_z(const short_conv_bwd_args &a, const place &k, const weights
     for (int j = 0; j < KERNEL_SIZE; j++)
         if (of.request[j] == of.request[LAST])
 #pragma unroll
-            for (int i = 0; i < VECTOR; i++) sums.conv[i][j] = fmaf(grad_z[i], column(of.normed[j], i), sums.conv[i][j]);
+            for (int i = 0; i < VECTOR; i++)
+                sums.conv[i][j] = fmaf(grad_z[i], column(of.normed[j], i), sums.conv[i][j]);
 }
 
 /* The gradient of what is convolved, times norm_weight; what it adds to that of norm_weight. */
@@ -220,7 +234,7 @@ DEV void send_sum(const short_conv_bwd_args &a, const place &k, u32 number, cons
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) sum = fmaf(scaled[i], column(x, i), sum);
-    sum = tree(k.has_columns ? sum : 0);                    /* 0 times an infinite rstd is NaN */
+    sum = tree(k.has_columns ? sum : 0); /* 0 times an infinite rstd is NaN */
     const u32 to = k.sums + (buffer * GROUPS + k.group) * 16;
     if (block < (u32)a.cluster_blocks)
         cluster_store_async(cluster_map(to, block), make_float4(sum, 0, 0, 0), cluster_map(bar, block));
@@ -235,8 +249,8 @@ DEV void finish_row(const short_conv_bwd_args &a, const place &k, u32 s, float r
     float total = 0;
 #pragma unroll 1
     for (u32 first = 0; first < num_groups; first += CONV_GROUP)
-        total += tree(first + lane < num_groups
-                          ? shared_load_f32(k.sums + (buffer * GROUPS + first + lane) * 16) : 0.0f);
+        total +=
+            tree(first + lane < num_groups ? shared_load_f32(k.sums + (buffer * GROUPS + first + lane) * 16) : 0.0f);
     const float slope = conv_slope(&a.numbers, total, rstd);
     const uint2 x = shared_load_u32x2(x_at(k, s)), go = shared_load_u32x2(grad_out_at(k, s));
     float scaled[VECTOR], grad_x[VECTOR];
@@ -249,11 +263,11 @@ DEV void finish_row(const short_conv_bwd_args &a, const place &k, u32 s, float r
 
 /* Where a chain is. */
 struct walk {
-    i32 begin, count, end;                      /* its first token; tokens with results; positions */
-    pointers at;                                /* x, grad_out: of the next row to load; grad_x: of the oldest position */
+    i32 begin, count, end; /* its first token; tokens with results; positions */
+    pointers at;           /* x, grad_out: of the next row to load; grad_x: of the oldest position */
     steps step;
-    u32 number;                                 /* of rows whose sums have been sent, by this block */
-    bool is_sent;                               /* the sum of the row before the oldest position */
+    u32 number;   /* of rows whose sums have been sent, by this block */
+    bool is_sent; /* the sum of the row before the oldest position */
 };
 
 /* Is all that the next KERNEL_SIZE positions reach in one request, and are they all the tile's own? */
@@ -277,7 +291,7 @@ DEV void run_steady(const short_conv_bwd_args &a, const place &k, const weights 
     const conv_numbers active = { 0, 0, 0, 1, 0 };
 #pragma unroll
     for (int newest = 0; newest < KERNEL_SIZE; newest++, s++, c.at.grad_x += c.step.grad_x) {
-        s = (i32)kept_u32((u32)s);                          /* nothing is computed ahead: registers are short */
+        s = (i32)kept_u32((u32)s); /* nothing is computed ahead: registers are short */
         const i32 n = c.begin + s * a.dilation;
         load_rows(k, s + AHEAD, c.end, n + AHEAD * a.dilation, c.at, c.step);
         copy_async_wait<AHEAD>();
@@ -298,8 +312,8 @@ DEV void run_steady(const short_conv_bwd_args &a, const place &k, const weights 
         for (int j = 0; j < KERNEL_SIZE; j++)
 #pragma unroll
             for (int i = 0; i < VECTOR; i++)
-                sums.conv[i][j] = fmaf(grad_z[i], column(of.normed[(newest + 1 + j) % KERNEL_SIZE], i),
-                                       sums.conv[i][j]);
+                sums.conv[i][j] =
+                    fmaf(grad_z[i], column(of.normed[(newest + 1 + j) % KERNEL_SIZE], i), sums.conv[i][j]);
         if (newest > 0 || c.is_sent)
             finish_row(a, k, (u32)s - 1 - LAST, k.tokens[n - KERNEL_SIZE * a.dilation].rstd, c.number - 1,
                        c.at.grad_x - c.step.grad_x);
@@ -320,7 +334,7 @@ DEV void run_steady(const short_conv_bwd_args &a, const place &k, const weights 
 DEV void run_chain(const short_conv_bwd_args &a, const place &k, const weights &w, i32 begin, i32 count, u32 &number,
                    gradients &sums)
 {
-    walk c = { begin, count, count + 2 * LAST, pointers_to(a, k.base + begin, k.h, k.first), steps_of(a, a.dilation),
+    walk c = { begin,  count, count + 2 * LAST, pointers_to(a, k.base + begin, k.h, k.first), steps_of(a, a.dilation),
                number, false };
     const bool can_be_steady = a.grad_x.data && a.numbers.has_activation && !a.bias.data && !a.grad_bias;
     window of;
@@ -347,8 +361,7 @@ DEV void run_chain(const short_conv_bwd_args &a, const place &k, const weights &
             float norm[VECTOR];
             load_floats(norm_at(k), norm);
             of.normed[LAST] = normed(shared_load_u32x2(x_at(k, (u32)s)), newest.rstd, norm);
-            if (s >= LAST)
-                find_grad_z(a, k, w, of, (u32)s, s < LAST + count, sums);
+            if (s >= LAST) find_grad_z(a, k, w, of, (u32)s, s < LAST + count, sums);
         }
         if (c.is_sent)
             finish_row(a, k, (u32)s - 1 - LAST, k.tokens[n - KERNEL_SIZE * a.dilation].rstd, c.number - 1,
@@ -367,8 +380,8 @@ DEV void run_chain(const short_conv_bwd_args &a, const place &k, const weights &
         c.at.grad_x += c.step.grad_x;
     }
     if (c.is_sent)
-        finish_row(a, k, (u32)c.end - 1 - LAST, k.tokens[begin + (c.end - KERNEL_SIZE) * a.dilation].rstd,
-                   c.number - 1, c.at.grad_x - c.step.grad_x);
+        finish_row(a, k, (u32)c.end - 1 - LAST, k.tokens[begin + (c.end - KERNEL_SIZE) * a.dilation].rstd, c.number - 1,
+                   c.at.grad_x - c.step.grad_x);
     number = c.number;
 }
 
@@ -422,7 +435,8 @@ DEV void run(const short_conv_bwd_args &a)
     SHARED(u64[BUFFERS], bars);
     SHARED(float4[BUFFERS * GROUPS], buffers);
     SHARED(request_scratch<CONV_CLUSTER_THREADS>, scratch);
-    static_assert(sizeof tokens + sizeof bars + sizeof buffers + sizeof scratch <= CONV_CLUSTER_STATIC, "CONV_CLUSTER_STATIC");
+    static_assert(sizeof tokens + sizeof bars + sizeof buffers + sizeof scratch <= CONV_CLUSTER_STATIC,
+                  "CONV_CLUSTER_STATIC");
     const u32 tid = threadIdx.x, warps = blockDim.x / 32;
     const i64 cluster = blockIdx.x / (u32)a.cluster_blocks, rank = blockIdx.x % (u32)a.cluster_blocks;
     const i64 partial = cluster / a.num_streams;
@@ -435,12 +449,19 @@ DEV void run(const short_conv_bwd_args &a)
     }
     __syncthreads();
     cluster_arrive_relaxed();
-    cluster_wait();                                         /* mbarriers of all blocks are initialised */
+    cluster_wait(); /* mbarriers of all blocks are initialised */
     pdl_wait();
-    place k = { tokens, 0, h, first, shared_address(memory) + tid * VECTOR * 2,
-                shared_address(memory) + (2 * ROWS * blockDim.x + tid * 2) * VECTOR * 2, blockDim.x * VECTOR * 2,
-                shared_address(buffers), shared_address(bars), (u32)rank * warps + tid / 32,
-                kept_u32(first < a.hidden) != 0 };          /* else compared again for every row */
+    place k = { tokens,
+                0,
+                h,
+                first,
+                shared_address(memory) + tid * VECTOR * 2,
+                shared_address(memory) + (2 * ROWS * blockDim.x + tid * 2) * VECTOR * 2,
+                blockDim.x * VECTOR * 2,
+                shared_address(buffers),
+                shared_address(bars),
+                (u32)rank * warps + tid / 32,
+                kept_u32(first < a.hidden) != 0 }; /* else compared again for every row */
     weights w = {};
     gradients sums = {};
     const float zeros[VECTOR] = {};
@@ -455,7 +476,7 @@ DEV void run(const short_conv_bwd_args &a)
     for (i64 tile = begin; tile < end; tile += CONV_BWD_TILE) {
         const i32 count = (i32)min((i64)CONV_BWD_TILE, end - tile);
         k.base = tile - reach;
-        __syncthreads();                                    /* tokens have been read */
+        __syncthreads(); /* tokens have been read */
         find_tokens(a, k.base, count + 2 * reach, h, tokens, scratch);
 #pragma unroll 1
         for (i32 c = 0; c < min(a.dilation, count); c++)
@@ -464,7 +485,7 @@ DEV void run(const short_conv_bwd_args &a)
     if (k.has_columns) store_partials(a, k, (partial * a.num_streams + h) * a.hidden + first, sums);
     __syncwarp();
     cluster_arrive_relaxed();
-    cluster_wait();                                         /* no block stores into one that has ended */
+    cluster_wait(); /* no block stores into one that has ended */
 }
 #endif
 

@@ -135,22 +135,22 @@ static tgl_status cpu(const void *context)
 }
 
 #define FIELD(name) TGL_FIELD(tgl_engram_short_conv_params, name)
-static const tgl_field FIELDS[] = { FIELD(dilation), FIELD(has_eps), FIELD(eps), FIELD(no_activation), FIELD(add_input),
-                                    FIELD(zero_centered), FIELD(round_each), FIELD(keep_ring) };
+static const tgl_field FIELDS[] = { FIELD(dilation),  FIELD(has_eps),       FIELD(eps),        FIELD(no_activation),
+                                    FIELD(add_input), FIELD(zero_centered), FIELD(round_each), FIELD(keep_ring) };
 static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_short_conv_params, FIELDS);
 TGL_SIZES(sizes, num_tokens, num_streams, hidden, kernel_size, num_slots, ring_size, num_requests);
-tgl_signature tgl_engram_short_conv_fwd_signature = TGL_SIGNATURE(
-    "engram_short_conv_fwd(x: " GATE_ROWS " rows, norm_weight: bf16|f32[num_streams, hidden] rows,"
-    " conv_weight: bf16|f32[num_streams * hidden, kernel_size], bias: bf16|f32[num_streams * hidden]?,"
-    " residual: " GATE_ROWS "? rows, mask: bool[num_tokens]?,"
-    " ring: bf16[num_slots, ring_size, num_streams, hidden]?!,"
-    " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
-    " slots: i32|i64[num_requests]?}, dilation: int = 3, has_eps: bool, eps: float >= 0 with has_eps,"
-    " no_activation: bool, add_input: bool, zero_centered: bool, round_each: bool, keep_ring: bool)"
-    " -> out: " GATE_ROWS " strided, rstd: f32[num_tokens, num_streams]?"
-    " where hidden in 1..2147483647, num_streams < 2^31, kernel_size in 1..64, dilation < 2^24,"
-    " num_requests < 2^31, ring_size < 2^31, ring needs start_pos, slots needs ring, out may be residual",
-    &PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_engram_short_conv_fwd_signature =
+    TGL_SIGNATURE("engram_short_conv_fwd(x: " GATE_ROWS " rows, norm_weight: bf16|f32[num_streams, hidden] rows,"
+                  " conv_weight: bf16|f32[num_streams * hidden, kernel_size], bias: bf16|f32[num_streams * hidden]?,"
+                  " residual: " GATE_ROWS "? rows, mask: bool[num_tokens]?,"
+                  " ring: bf16[num_slots, ring_size, num_streams, hidden]?!,"
+                  " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
+                  " slots: i32|i64[num_requests]?}, dilation: int = 3, has_eps: bool, eps: float >= 0 with has_eps,"
+                  " no_activation: bool, add_input: bool, zero_centered: bool, round_each: bool, keep_ring: bool)"
+                  " -> out: " GATE_ROWS " strided, rstd: f32[num_tokens, num_streams]?"
+                  " where hidden in 1..2147483647, num_streams < 2^31, kernel_size in 1..64, dilation < 2^24,"
+                  " num_requests < 2^31, ring_size < 2^31, ring needs start_pos, slots needs ring, out may be residual",
+                  &PARAMS, TGL_SIZES_OF(sizes));
 
 static tgl_status check(const DLTensor *ring, const DLTensor *out, const tgl_engram_batch *batch, const sizes *n,
                         int64_t reach)
@@ -267,8 +267,8 @@ static tgl_shape row_shape(void *context, const tgl_target *target)
     problem *p = context;
     const bool are_many = tgl_saturating_product(p->num_tokens, p->num_streams) > 2 * (int64_t)target->num_sms;
     p->tile_tokens = are_many ? CONV_ROW_TOKENS(threads_of(p)) : 1;
-    tgl_shape made = tgl_shape_of_blocks(tgl_ceil_div(p->num_tokens, p->tile_tokens) * p->num_streams,
-                                         (int)row_block(p));
+    tgl_shape made =
+        tgl_shape_of_blocks(tgl_ceil_div(p->num_tokens, p->tile_tokens) * p->num_streams, (int)row_block(p));
     made.shared_bytes = row_bytes(p);
     return tgl_shape_with(made, p, sizeof *p);
 }
@@ -279,9 +279,11 @@ static tgl_shape any_shape(void *context, const tgl_target *target)
     return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens * p->num_streams, CONV_ANY_THREADS), p, sizeof *p);
 }
 
-static const tgl_op OP = { cpu, plan, { [CHAIN] = { can_chain, chain_pays, chain_shape },
-                                        [ROW] = { can_row, NULL, row_shape },
-                                        [ANY] = { NULL, NULL, any_shape } } };
+static const tgl_op OP = { cpu,
+                           plan,
+                           { [CHAIN] = { can_chain, chain_pays, chain_shape },
+                             [ROW] = { can_row, NULL, row_shape },
+                             [ANY] = { NULL, NULL, any_shape } } };
 
 tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *norm_weight, const DLTensor *conv_weight,
                                      const DLTensor *bias, const DLTensor *residual, const DLTensor *mask,
@@ -290,33 +292,51 @@ tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *norm_wei
 {
     static const tgl_engram_batch one;
     const tgl_engram_batch *b = batch ? batch : &one;
-    const DLTensor *tensors[] = { x, norm_weight, conv_weight, bias, residual, mask, ring, b->cu_seqlens, b->start_pos,
-                                  b->slots, out, rstd };
+    const DLTensor *tensors[] = { x,    norm_weight,   conv_weight,  bias,     residual, mask,
+                                  ring, b->cu_seqlens, b->start_pos, b->slots, out,      rstd };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_short_conv_fwd_signature, tensors, params, &n.num_tokens));
     const int64_t dilation = params->dilation ? params->dilation : 3, reach = (n.kernel_size - 1) * dilation;
     TGL_TRY(check(ring, out, batch, &n, reach));
-    if (n.num_tokens == 0) return TGL_OK;               /* the ring, which is not empty, stays */
-    const bool has_ring = ring && n.ring_size > 0;      /* which may have no row: no slot is one */
+    if (n.num_tokens == 0) return TGL_OK;          /* the ring, which is not empty, stays */
+    const bool has_ring = ring && n.ring_size > 0; /* which may have no row: no slot is one */
     problem p = {
-        .requests = { .image_token_mask = tgl_data_of(mask), .num_tokens = n.num_tokens,
-                      .cu_seqlens = tgl_data_of(b->cu_seqlens), .cu_bytes = tgl_bytes_of(b->cu_seqlens),
-                      .start_pos = tgl_data_of(b->start_pos), .start_bytes = tgl_bytes_of(b->start_pos),
-                      .slots = tgl_data_of(b->slots), .slot_bytes = tgl_bytes_of(b->slots),
-                      .num_requests = n.num_requests, .num_slots = n.num_slots, .has_null_slot = b->has_null_slot,
-                      .null_slot = b->null_slot, .past = has_ring ? PAST_RING : PAST_NONE,
+        .requests = { .image_token_mask = tgl_data_of(mask),
+                      .num_tokens = n.num_tokens,
+                      .cu_seqlens = tgl_data_of(b->cu_seqlens),
+                      .cu_bytes = tgl_bytes_of(b->cu_seqlens),
+                      .start_pos = tgl_data_of(b->start_pos),
+                      .start_bytes = tgl_bytes_of(b->start_pos),
+                      .slots = tgl_data_of(b->slots),
+                      .slot_bytes = tgl_bytes_of(b->slots),
+                      .num_requests = n.num_requests,
+                      .num_slots = n.num_slots,
+                      .has_null_slot = b->has_null_slot,
+                      .null_slot = b->null_slot,
+                      .past = has_ring ? PAST_RING : PAST_NONE,
                       .ring_size = (int32_t)n.ring_size,
                       .ring_reciprocal = has_ring ? UINT64_MAX / (uint64_t)n.ring_size : 0,
-                      .writes_ring = has_ring && !params->keep_ring, .max_ngram = (int32_t)reach + 1 },
-        .x = tgl_gate_in(x), .residual = residual ? tgl_gate_in(residual) : (gate_in){ 0 },
-        .norm = tgl_conv_weights(norm_weight, true), .conv = tgl_conv_weights(conv_weight, false),
+                      .writes_ring = has_ring && !params->keep_ring,
+                      .max_ngram = (int32_t)reach + 1 },
+        .x = tgl_gate_in(x),
+        .residual = residual ? tgl_gate_in(residual) : (gate_in){ 0 },
+        .norm = tgl_conv_weights(norm_weight, true),
+        .conv = tgl_conv_weights(conv_weight, false),
         .bias = tgl_conv_weights(bias, false),
-        .ring = ring ? tgl_data(ring) : NULL, .out = tgl_gate_out(out), .rstd = rstd ? tgl_data(rstd) : NULL,
-        .numbers = { .hidden = (float)n.hidden, .eps = params->has_eps ? params->eps : 1e-5f,
-                     .is_zero_centered = params->zero_centered, .has_activation = !params->no_activation,
+        .ring = ring ? tgl_data(ring) : NULL,
+        .out = tgl_gate_out(out),
+        .rstd = rstd ? tgl_data(rstd) : NULL,
+        .numbers = { .hidden = (float)n.hidden,
+                     .eps = params->has_eps ? params->eps : 1e-5f,
+                     .is_zero_centered = params->zero_centered,
+                     .has_activation = !params->no_activation,
                      .adds_input = params->add_input },
-        .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden,
-        .kernel_size = (int32_t)n.kernel_size, .dilation = (int32_t)dilation, .rounds_each = params->round_each,
+        .num_tokens = n.num_tokens,
+        .num_streams = n.num_streams,
+        .hidden = n.hidden,
+        .kernel_size = (int32_t)n.kernel_size,
+        .dilation = (int32_t)dilation,
+        .rounds_each = params->round_each,
     };
     return tgl_run(&tgl_engram_short_conv_fwd_signature, &OP, tensors, &p, stream);
 }

@@ -35,7 +35,9 @@ static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
 
 #if __CUDA_ARCH__ >= 900
 enum {
-    LAST = KERNEL_SIZE - 1, WARPS = CONSUMERS / 32, COLUMNS = CONV_COLUMNS(CONSUMERS),
+    LAST = KERNEL_SIZE - 1,
+    WARPS = CONSUMERS / 32,
+    COLUMNS = CONV_COLUMNS(CONSUMERS),
     THREADS = CONV_THREADS(CONSUMERS)
 };
 
@@ -55,19 +57,29 @@ enum { ALIVE = 1, HAS_OUT = 2, STARTS = 4, WRITES = 8, END = 16, PLAIN = 32 };
 struct item {
     u32 state;
     float rstd;
-    i64 out;                    /* bytes from the first row of out */
-    i64 token, slot;            /* slot: of its request the row of the ring, with ... */
-    i32 start, reach, depth;    /* ... its first entry, tokens before the chunk; if it STARTS, tokens of the chunk */
-    i32 entry;                  /* that it writes */
+    i64 out;                 /* bytes from the first row of out */
+    i64 token, slot;         /* slot: of its request the row of the ring, with ... */
+    i32 start, reach, depth; /* ... its first entry, tokens before the chunk; if it STARTS, tokens of the chunk */
+    i32 entry;               /* that it writes */
 };
 
 /* What a block does: tokens begin .. end - 1; requests that begin in tile_begin .. tile_end - 1. */
-struct task { tgl_span head; i64 begin, end, tile_begin, tile_end, h; i32 chain, chain_end; };
+struct task {
+    tgl_span head;
+    i64 begin, end, tile_begin, tile_end, h;
+    i32 chain, chain_end;
+};
 
-struct pipe { u32 stages, loaded, ready, done, headers, row_bytes, stage_bytes; item *items; };
+struct pipe {
+    u32 stages, loaded, ready, done, headers, row_bytes, stage_bytes;
+    item *items;
+};
 
 /* A span and, if it is one, its request. */
-struct request { tgl_span span; tgl_request r; };
+struct request {
+    tgl_span span;
+    tgl_request r;
+};
 
 DEV request request_in(const tgl_windows &w, const tgl_span &span)
 {
@@ -100,7 +112,7 @@ DEV i64 tokens_together(const tgl_windows &w, const request &q)
 /* Where it is. Past the last chain it goes from request to request, for the ring. */
 struct cursor {
     request q;
-    i64 token, out_from;        /* token -1: the request has not been looked at */
+    i64 token, out_from; /* token -1: the request has not been looked at */
     i32 chain;
     bool is_past_chains;
 };
@@ -132,7 +144,7 @@ DEV item stored_item(const short_conv_args &a, const task &k, cursor &c)
 #pragma unroll 1
     while (c.token < 0 || c.token >= span.end) {
         if (c.token >= 0) {
-            if (span.end >= k.tile_end) return made;        /* of the last span, too: it has no end */
+            if (span.end >= k.tile_end) return made; /* of the last span, too: it has no end */
             span = tgl_next_span(&w, span);
         }
         c.q = request_in(w, span);
@@ -162,8 +174,15 @@ DEV item next_item(const short_conv_args &a, const task &k, cursor &c)
         while (c.token >= span.end) span = tgl_next_span(&w, span);
         c.q = request_in(w, span);
     }
-    item made = { c.token >= c.out_from ? HAS_OUT : 0u, 0, c.token * a.out.token * 2, c.token, c.q.r.slot,
-                  (i32)c.q.r.start, c.q.r.reach, 0, 0 };
+    item made = { c.token >= c.out_from ? HAS_OUT : 0u,
+                  0,
+                  c.token * a.out.token * 2,
+                  c.token,
+                  c.q.r.slot,
+                  (i32)c.q.r.start,
+                  c.q.r.reach,
+                  0,
+                  0 };
     if (tgl_is_request(&w, &c.q.span)) {
         const i64 depth = c.token - c.q.span.place.begin;
         if (!(w.image_token_mask && w.image_token_mask[c.token])) made.state |= ALIVE;
@@ -176,8 +195,7 @@ DEV item next_item(const short_conv_args &a, const task &k, cursor &c)
         }
     }
     c.token += a.dilation;
-    if (made.state == (ALIVE | HAS_OUT) && a.numbers.has_activation && !a.bias.data)
-        made.state |= PLAIN;
+    if (made.state == (ALIVE | HAS_OUT) && a.numbers.has_activation && !a.bias.data) made.state |= PLAIN;
     return made;
 }
 
@@ -186,7 +204,7 @@ struct source { const u16 *x, *residual; };
 
 DEV source source_of(const short_conv_args &a, i64 h, i64 first, i64 token)
 {
-    const gate_in &r = a.residual.data ? a.residual : a.x;  /* no arithmetic with NULL */
+    const gate_in &r = a.residual.data ? a.residual : a.x; /* no arithmetic with NULL */
     return { a.x.data + token * a.x.token + h * a.x.stream, r.data + token * r.token + h * r.stream + first };
 }
 
@@ -203,9 +221,9 @@ DEV void load_rows(const short_conv_args &a, const task &k, const pipe &p, u32 n
 {
     const bool is_first = threadIdx.x % 32 == 0;
     cursor c = {};
-    c.chain = k.chain - 1, c.token = k.end;                 /* the first chain is next */
-    int stage = 0, ends = 0;                                /* an end for every warp of add_squares() */
-    u32 parity = 1;                                         /* stages without a row are done */
+    c.chain = k.chain - 1, c.token = k.end; /* the first chain is next */
+    int stage = 0, ends = 0;                /* an end for every warp of add_squares() */
+    u32 parity = 1;                         /* stages without a row are done */
 #pragma unroll 1
     while (ends < a.norm_warps) {
         item made = next_item(a, k, c);
@@ -220,7 +238,7 @@ DEV void load_rows(const short_conv_args &a, const task &k, const pipe &p, u32 n
         const i64 x_step = a.x.token * a.dilation, residual_step = a.residual.data ? a.residual.token * a.dilation : 0;
 #pragma unroll 1
         for (; count > 0; count--) {
-            if (is_first) {                                 /* others could miss a phase of `done` */
+            if (is_first) { /* others could miss a phase of `done` */
                 mbar_wait(p.done + 8 * stage, parity);
                 p.items[stage] = made;
                 if (is_end) mbar_arrive(p.loaded + 8 * stage);
@@ -247,7 +265,7 @@ DEV void add_squares(const short_conv_args &a, i64 h, const pipe &p, i64 first, 
         item &of = p.items[stage];
         mbar_wait(p.loaded + 8 * stage, parity);
         const u32 state = of.state;
-        if (state & END) {                                  /* which the others are to see, too */
+        if (state & END) { /* which the others are to see, too */
             if (lane == 0) mbar_arrive(p.ready + 8 * stage);
             return;
         }
@@ -260,7 +278,7 @@ DEV void add_squares(const short_conv_args &a, i64 h, const pipe &p, i64 first, 
         }
         __syncwarp();
         stage += a.norm_warps;
-        if (stage >= a.stages) stage -= a.stages, parity ^= 1;  /* a multiple of norm_warps */
+        if (stage >= a.stages) stage -= a.stages, parity ^= 1; /* a multiple of norm_warps */
     }
 }
 
@@ -284,7 +302,7 @@ DEV void load_weights(const short_conv_args &a, i64 h, i64 first, weights &w)
 }
 
 /* Sums of the results of the next tokens of the chain, the next one first: the taps that they have so far. */
-struct sums { float of[KERNEL_SIZE][COLUMNS]; };            /* [LAST]: no tap */
+struct sums { float of[KERNEL_SIZE][COLUMNS]; }; /* [LAST]: no tap */
 
 /* One more row: the sum of its own result is complete. */
 DEV void add_taps(const weights &w, const vector &row, sums &s, float (&z)[COLUMNS])
@@ -300,7 +318,7 @@ DEV void add_taps(const weights &w, const vector &row, sums &s, float (&z)[COLUM
 DEV void add_row(const short_conv_args &a, i64 channel, const weights &w, const vector &row, sums &s,
                  float (&z)[COLUMNS])
 {
-    if (a.bias.data) {                                      /* no model has one: it is read for every token */
+    if (a.bias.data) { /* no model has one: it is read for every token */
         load_vector(a.bias, channel, s.of[LAST]);
         add_taps(w, row, s, z);
     } else {
@@ -311,7 +329,12 @@ DEV void add_row(const short_conv_args &a, i64 channel, const weights &w, const 
 }
 
 /* What a thread has: columns of stream h from `first` on, in shared memory and in memory. */
-struct columns { i64 h, first; u32 x, residual; u8 *out; bool are_mine; };
+struct columns {
+    i64 h, first;
+    u32 x, residual;
+    u8 *out;
+    bool are_mine;
+};
 
 /* The rows before a chunk: of the ring, or nothing. */
 DEV void add_past(const short_conv_args &a, const columns &k, const weights &w, const item &of, sums &s)
@@ -320,15 +343,15 @@ DEV void add_past(const short_conv_args &a, const columns &k, const weights &w, 
     for (int lag = LAST; lag > 0; lag--) {
         const i32 before = lag * a.dilation - of.depth, entry = of.start - before;
         vector row = {};
-        if (before <= of.reach && k.are_mine)               /* else another thread may write it by now */
+        if (before <= of.reach && k.are_mine) /* else another thread may write it by now */
             row = *(const vector *)(a.ring + k.first +
-                                   conv_ring_row(&a, of.slot, entry < 0 ? entry + a.requests.ring_size : entry, k.h));
+                                    conv_ring_row(&a, of.slot, entry < 0 ? entry + a.requests.ring_size : entry, k.h));
         float unused[COLUMNS];
         add_row(a, k.h * a.hidden + k.first, w, row, s, unused);
     }
 }
 
-DEV void release(u32 done)              /* the stage, once all lanes have read it */
+DEV void release(u32 done) /* the stage, once all lanes have read it */
 {
     __syncwarp();
     if (threadIdx.x % 32 == 0) mbar_arrive(done);
@@ -340,8 +363,8 @@ DEV void put_result(const columns &k, const uint4 &header, const vector &v)
 }
 
 /* A row that is PLAIN. */
-DEV void convolve_plain(const conv_numbers &n, bool has_residual, const columns &k, u32 done, const uint4 &header, const vector &x,
-                        const vector &residual, const weights &w, sums &s)
+DEV void convolve_plain(const conv_numbers &n, bool has_residual, const columns &k, u32 done, const uint4 &header,
+                        const vector &x, const vector &residual, const weights &w, sums &s)
 {
     release(done);
     float z[COLUMNS], out[COLUMNS];
@@ -367,8 +390,7 @@ DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, cons
     if (has_residual) residual = loaded;
     if (state & STARTS) add_past(a, k, w, of, s);
     if (state & ALIVE) row = normed(x, __uint_as_float(header.y), w.norm);
-    if (state & WRITES && k.are_mine)
-        store(a.ring + k.first + conv_ring_row(&a, of.slot, of.entry, k.h), row);
+    if (state & WRITES && k.are_mine) store(a.ring + k.first + conv_ring_row(&a, of.slot, of.entry, k.h), row);
     release(done);
     float z[COLUMNS];
     add_row(a, k.h * a.hidden + k.first, w, row, s, z);
@@ -419,11 +441,16 @@ DEV void run(const short_conv_args &a)
     const i64 tile_begin = block / a.chains * a.tile_tokens, tile_end = min(tile_begin + a.tile_tokens, a.num_tokens);
     const u32 vectors = min(split_vectors, row_bytes / 16 - split * split_vectors);
     const i64 first = (i64)split * split_vectors * CONV_VECTOR;
-    const u32 bar = kept_u32(shared_address(bars));         /* else computed again for every row */
-    const pipe p = { shared_address(memory), bar, bar + 8 * CONV_STAGES, bar + 16 * CONV_STAGES,
-                     kept_u32(shared_address(items)), row_bytes,
-                     row_bytes + (a.residual.data ? split_vectors * 16 : 0), items };
-    if (tile_begin >= a.num_tokens) return;                 /* of all threads */
+    const u32 bar = kept_u32(shared_address(bars)); /* else computed again for every row */
+    const pipe p = { shared_address(memory),
+                     bar,
+                     bar + 8 * CONV_STAGES,
+                     bar + 16 * CONV_STAGES,
+                     kept_u32(shared_address(items)),
+                     row_bytes,
+                     row_bytes + (a.residual.data ? split_vectors * 16 : 0),
+                     items };
+    if (tile_begin >= a.num_tokens) return; /* of all threads */
     if (threadIdx.x == 0) {
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) {
@@ -435,12 +462,12 @@ DEV void run(const short_conv_args &a)
     }
     pdl_wait();
     const tgl_windows &w = a.requests;
-    const bool has_all = w.writes_ring;                     /* chains of the tile */
+    const bool has_all = w.writes_ring; /* chains of the tile */
     task &k = shared_task;
 #pragma unroll 1
-    for (int i = 0; i < (has_all ? 2 : 1); i++) {           /* the first token of the tile, the last one */
+    for (int i = 0; i < (has_all ? 2 : 1); i++) { /* the first token of the tile, the last one */
         const tgl_place place = find_place(w, i == 0 ? tile_begin : tile_end - 1, scratch);
-        if (threadIdx.x == 0) {                             /* whose place this is */
+        if (threadIdx.x == 0) { /* whose place this is */
             const request q = request_at(w, place);
             const i64 together = tokens_together(w, q);
             if (i == 0) {
@@ -450,17 +477,21 @@ DEV void run(const short_conv_args &a)
                 k.end = max(tile_end, place.begin + together);
             }
         }
-        __syncthreads();                                    /* scratch has been read */
+        __syncthreads(); /* scratch has been read */
     }
     if (has_all && threadIdx.x == 0) k.chain_end = (i32)max((i64)0, min((i64)a.dilation, k.end - k.begin));
-    __syncthreads();                                        /* mbarriers are initialised */
+    __syncthreads(); /* mbarriers are initialised */
     const u32 num_columns = vectors * CONV_VECTOR, warp = threadIdx.x / 32;
     if (warp < WARPS) {
-        const bool are_mine = threadIdx.x * COLUMNS < num_columns;      /* else as the first thread, without results */
+        const bool are_mine = threadIdx.x * COLUMNS < num_columns; /* else as the first thread, without results */
         const u32 at = are_mine ? threadIdx.x * COLUMNS : 0;
         const u32 x = p.stages + (u32)(first + at) * 2;
-        const columns k = { h, first + at, x, a.residual.data ? p.stages + row_bytes + at * 2 : x,
-                            (u8 *)(a.out.data + h * a.out.stream + first + at), are_mine };
+        const columns k = { h,
+                            first + at,
+                            x,
+                            a.residual.data ? p.stages + row_bytes + at * 2 : x,
+                            (u8 *)(a.out.data + h * a.out.stream + first + at),
+                            are_mine };
         convolve(a, p, k);
     } else if (warp == WARPS) {
         load_rows(a, shared_task, p, num_columns, first);
@@ -470,8 +501,8 @@ DEV void run(const short_conv_args &a)
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(CONV_THREADS(CONSUMERS), CONV_SM_BLOCKS(CONSUMERS)) short_conv_fwd(
-    const __grid_constant__ short_conv_args a)
+extern "C" __global__ void __launch_bounds__(CONV_THREADS(CONSUMERS), CONV_SM_BLOCKS(CONSUMERS))
+    short_conv_fwd(const __grid_constant__ short_conv_args a)
 {
 #if __CUDA_ARCH__ >= 900
     run(a);

@@ -6,22 +6,22 @@
 #include "engram/common/short_conv.h"
 
 typedef struct {
-    tgl_windows requests;           /* with the mask; max_ngram - 1 is (kernel_size - 1) * dilation */
-    gate_in x, residual;            /* residual.data NULL: none */
-    conv_weights norm, conv, bias;  /* bias.data NULL: none */
-    uint16_t *ring;                 /* [num_slots, ring_size, num_streams, hidden] */
+    tgl_windows requests;          /* with the mask; max_ngram - 1 is (kernel_size - 1) * dilation */
+    gate_in x, residual;           /* residual.data NULL: none */
+    conv_weights norm, conv, bias; /* bias.data NULL: none */
+    uint16_t *ring;                /* [num_slots, ring_size, num_streams, hidden] */
     gate_out out;
-    float *rstd;                    /* NULL: not wanted */
+    float *rstd; /* NULL: not wanted */
     conv_numbers numbers;
     int64_t num_tokens, num_streams, hidden;
     int32_t kernel_size, dilation;
-    int32_t rounds_each;            /* a macro of kernels */
+    int32_t rounds_each; /* a macro of kernels */
     /* short_conv_fwd */
-    int64_t tile_tokens;            /* consecutive ones, of which a block has one chain or all; _row, too: all */
-    int32_t chains;                 /* blocks of a tile, a stream and a split */
-    int32_t splits, split_vectors;  /* blocks that have the columns of a row, vectors of each */
-    int32_t stages;                 /* rows in flight, and at hand */
-    int32_t norm_warps;             /* warps that add squares, at most CONV_NORM_WARPS */
+    int64_t tile_tokens;           /* consecutive ones, of which a block has one chain or all; _row, too: all */
+    int32_t chains;                /* blocks of a tile, a stream and a split */
+    int32_t splits, split_vectors; /* blocks that have the columns of a row, vectors of each */
+    int32_t stages;                /* rows in flight, and at hand */
+    int32_t norm_warps;            /* warps that add squares, at most CONV_NORM_WARPS */
 } short_conv_args;
 
 /* The element of the ring at column 0. */

@@ -15,7 +15,10 @@
 
 typedef short_conv_args args;
 enum { THREADS = CONV_ANY_THREADS };
-struct tap { const u16 *row, *ring; float rstd; };
+struct tap {
+    const u16 *row, *ring;
+    float rstd;
+};
 
 DEV tap tap_of(const args &a, i64 token, i64 h, float *groups)
 {
@@ -38,8 +41,8 @@ DEV void put_rstd(const args &a, i64 t, i64 h, float rstd)
 }
 #include "engram/common/short_conv_any.cuh"
 
-extern "C" __global__ void __launch_bounds__(CONV_ANY_THREADS, 4) short_conv_fwd_any(
-    const __grid_constant__ short_conv_args a)
+extern "C" __global__ void __launch_bounds__(CONV_ANY_THREADS, 4)
+    short_conv_fwd_any(const __grid_constant__ short_conv_args a)
 {
     pdl_wait();
     run(a);

@@ -26,13 +26,19 @@ static_assert(BLOCK_THREADS == CONV_FEW_THREADS || BLOCK_THREADS == CONV_MANY_TH
 static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
 
 enum {
-    LAST = KERNEL_SIZE - 1, TOKENS = CONV_ROW_TOKENS(BLOCK_THREADS), GROUPS = BLOCK_THREADS / 32,
-    ENTRIES = TOKENS > 1 ? 5 : 2        /* of cu_seqlens that a lane has at a time: 128 requests have 129 */
+    LAST = KERNEL_SIZE - 1,
+    TOKENS = CONV_ROW_TOKENS(BLOCK_THREADS),
+    GROUPS = BLOCK_THREADS / 32,
+    ENTRIES = TOKENS > 1 ? 5 : 2 /* of cu_seqlens that a lane has at a time: 128 requests have 129 */
 };
 
 /* ---- the request of a token, by a warp ---- */
 
-struct found { tgl_request r; i64 end; bool is_one; };
+struct found {
+    tgl_request r;
+    i64 end;
+    bool is_one;
+};
 
 /* Lines of 128 bytes with what is known of the first requests, on their way to L2 while cu_seqlens is read. */
 DEV void prefetch_facts(const void *integers, i64 count, i32 bytes)
@@ -70,7 +76,7 @@ DEV found find_request(const tgl_windows &w, i64 t)
             }
             end = warp_min_u32(end);
 #pragma unroll
-            for (int e = 0; e < ENTRIES; e++)               /* 0 past the last one */
+            for (int e = 0; e < ENTRIES; e++) /* 0 past the last one */
                 if (e * 32 + lane < end) begin = max(begin, bound[e]);
         }
         made.r.place.number = base - none + end - 1;
@@ -89,17 +95,22 @@ struct work {
     const u16 *tap[CONV_WALK_TAPS];
     u16 *out, *entry;
     i64 token;
-    u32 from_x;                         /* a bit for each tap that is a row of x */
+    u32 from_x; /* a bit for each tap that is a row of x */
     bool is_alive;
 };
 /* Tokens of a block besides: `count` from its own on, 0: another block has it; then the last `stored` of the chunk, for
  * the ring alone. */
-struct more { tgl_request r; i64 token, end; u32 count, stored; bool is_request, writes; };
+struct more {
+    tgl_request r;
+    i64 token, end;
+    u32 count, stored;
+    bool is_request, writes;
+};
 
 struct row {
     const short_conv_args &a;
-    u32 h, column;                      /* stream; the thread's first column */
-    u32 norm, conv, own;                /* in shared memory: the stream's weights; the thread's columns of own rows */
+    u32 h, column;       /* stream; the thread's first column */
+    u32 norm, conv, own; /* in shared memory: the stream's weights; the thread's columns of own rows */
     bool has_columns;
     float *groups;
 };
@@ -205,7 +216,7 @@ DEV void load_own(const row &k, i64 t, int n)
 template <bool IS_BF16> DEV void add_taps(u32 weights, const uint4 (&tap)[KERNEL_SIZE], float (&z)[CONV_VECTOR])
 {
 #pragma unroll
-    for (int n = 0; n < KERNEL_SIZE; n++) {                 /* weights are in the order of columns, then taps */
+    for (int n = 0; n < KERNEL_SIZE; n++) { /* weights are in the order of columns, then taps */
         float some[CONV_VECTOR];
         weights_of<IS_BF16>(weights, n, KERNEL_SIZE, some);
 #pragma unroll
@@ -258,7 +269,7 @@ template <int N> DEV void run_rows(const row &k, const work *works)
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int j = 0; j < LAST; j++) tap[n][j] = load_columns(k, works[n].tap[j]);
-    copy_async_wait<0>();                                   /* own rows and weights */
+    copy_async_wait<0>(); /* own rows and weights */
 #pragma unroll
     for (int n = 0; n < N; n++) {
         tap[n][LAST] = make_uint4(0, 0, 0, 0);
@@ -267,7 +278,7 @@ template <int N> DEV void run_rows(const row &k, const work *works)
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
-        for (int j = LAST; j >= 0; j--) {                   /* the own row is there first */
+        for (int j = LAST; j >= 0; j--) { /* the own row is there first */
             if (!(works[n].from_x >> j & 1)) continue;
             const float sum = group_sum(squares_of(tap[n][j]));
             if (lane == 0) k.groups[(n * KERNEL_SIZE + j) * GROUPS + warp] = sum;
@@ -279,7 +290,7 @@ template <int N> DEV void run_rows(const row &k, const work *works)
 #pragma unroll 5
         for (int i = 0; i < warps; i++) total += k.groups[lane * GROUPS + i];
     }
-    const float rstds = conv_rstd(&k.a.numbers, total);     /* lane n * KERNEL_SIZE + j has that of row j of token n */
+    const float rstds = conv_rstd(&k.a.numbers, total); /* lane n * KERNEL_SIZE + j has that of row j of token n */
 #pragma unroll
     for (int i = 0; i < N; i++) run_row(k, works[i], i, rstds, tap[i]);
 }
@@ -289,15 +300,15 @@ DEV void run_others(const row &k, const more &of, bool is_plain, work *works)
 {
 #pragma unroll 1
     for (u32 i = 0; i < of.count + of.stored; i++) {
-        row now = k;                                        /* nothing is computed ahead of the loop: registers are short */
+        row now = k; /* nothing is computed ahead of the loop: registers are short */
         now.h = kept_u32(k.h), now.column = kept_u32(k.column);
         if (TOKENS == 1 ? of.count + of.stored != 1 : !is_plain) {
             const bool has_out = i < of.count;
             const i64 at = has_out ? of.token + i : of.end - (of.count + of.stored - i);
-            __syncthreads();                                /* all have done what was described before */
+            __syncthreads(); /* all have done what was described before */
             if (threadIdx.x < 32) describe(now, of.r, of.is_request, at, has_out, !has_out || of.writes, works[0]);
             __syncthreads();
-            copy_async_wait<0>();                           /* copies have no order: one to the same place may be under way */
+            copy_async_wait<0>(); /* copies have no order: one to the same place may be under way */
             load_own(now, at, 0);
             copy_async_commit();
         }
@@ -311,8 +322,8 @@ enum { BLOCKS = BLOCK_THREADS > CONV_FEW_THREADS ? 1 : 2 };
 enum { BLOCKS = 1 };
 #endif
 
-extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) short_conv_fwd_row(
-    const __grid_constant__ short_conv_args a)
+extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS)
+    short_conv_fwd_row(const __grid_constant__ short_conv_args a)
 {
     SHARED_DYNAMIC(memory, 128);
     SHARED(float[TOKENS * KERNEL_SIZE * GROUPS], groups);
@@ -347,7 +358,7 @@ extern "C" __global__ void __launch_bounds__(BLOCK_THREADS, BLOCKS) short_conv_f
 #pragma unroll 1
             for (int n = 0; n < count; n++) run_others(k, besides[n], is_plain, works);
         }
-        copy_async_wait<0>();                               /* of a block that has nothing to do */
+        copy_async_wait<0>(); /* of a block that has nothing to do */
     }
     pdl_trigger();
 }

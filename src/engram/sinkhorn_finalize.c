@@ -10,7 +10,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     const sinkhorn_finalize_args *a = context;
     const sinkhorn_matrix *m = &a->m;
     for (int64_t i = begin; i < end; i++) {
-        const float *values = m->matrix + i * m->row_stride, *col_scale = m->col_scale;   /* `out` may be `values` */
+        const float *values = m->matrix + i * m->row_stride, *col_scale = m->col_scale; /* `out` may be `values` */
         const float row_scale = m->row_scale[i], factor = a->alpha / (tgl_sinkhorn_row_norm(m, i) + a->eps);
         float *out = a->out + i * a->out_stride;
         const int64_t dim = m->dim;
@@ -27,7 +27,8 @@ static tgl_status cpu(const void *context)
 
 tgl_signature tgl_engram_sinkhorn_finalize_signature = TGL_SIGNATURE(
     "engram_sinkhorn_finalize(matrix: f32[num_rows, dim] rows, row_scale: f32[num_rows], col_scale: f32[dim])"
-    " -> out: f32[num_rows, dim] rows where out may be matrix", NULL);
+    " -> out: f32[num_rows, dim] rows where out may be matrix",
+    NULL);
 
 static int plan(const void *context, tgl_kernel *kernels)
 {

@@ -65,7 +65,7 @@ DEV void finalize_held(const sinkhorn_finalize_args &a, float *scales, partial_s
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, SINKHORN_SM_BLOCKS(THREADS))
-sinkhorn_finalize(const __grid_constant__ sinkhorn_finalize_args a)
+    sinkhorn_finalize(const __grid_constant__ sinkhorn_finalize_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(partial_sums[2], of_warps);

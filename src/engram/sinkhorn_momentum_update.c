@@ -8,7 +8,11 @@
 #include "cuda/op.h"
 #include "tegula/engram.h"
 
-typedef struct { momentum_args args; int grad_bytes, momentum_bytes; bool nesterov; } problem;
+typedef struct {
+    momentum_args args;
+    int grad_bytes, momentum_bytes;
+    bool nesterov;
+} problem;
 
 /* ---- CPU ---- */
 
@@ -17,7 +21,7 @@ TGL_ALWAYS_INLINE float element(const void *x, int64_t i, int bytes)
     return bytes == 2 ? tgl_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
 }
 
-enum { CHUNK = 4096 };      /* elements per "row" of the parallel loop */
+enum { CHUNK = 4096 }; /* elements per "row" of the parallel loop */
 
 /* Inlined with constants: each combination has its own loop, without branches. `out` may be `grad`. */
 TGL_ALWAYS_INLINE void run(momentum_args a, int64_t begin, int64_t end, int grad_bytes, int momentum_bytes,
@@ -50,18 +54,20 @@ static tgl_status cpu(const void *context)
                              (int64_t)CHUNK * (p->grad_bytes + 2 * p->momentum_bytes + 4), run_chunks, p);
 }
 
-tgl_signature tgl_engram_sinkhorn_momentum_update_signature = TGL_SIGNATURE(
-    "engram_sinkhorn_momentum_update(grad: f32|bf16[..., dim], momentum_buffer: f32|bf16[..., dim]!)"
-    " -> out: f32[..., dim] where out may be grad", NULL);
+tgl_signature tgl_engram_sinkhorn_momentum_update_signature =
+    TGL_SIGNATURE("engram_sinkhorn_momentum_update(grad: f32|bf16[..., dim], momentum_buffer: f32|bf16[..., dim]!)"
+                  " -> out: f32[..., dim] where out may be grad",
+                  NULL);
 
 /* ---- launch ---- */
 
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    kernels[0] = (tgl_kernel){ "engram/sinkhorn_momentum_update", { { "GRAD_BYTES", p->grad_bytes },
-                                                                    { "MOMENTUM_BYTES", p->momentum_bytes },
-                                                                    { "IS_NESTEROV", p->nesterov } } };
+    kernels[0] = (tgl_kernel){
+        "engram/sinkhorn_momentum_update",
+        { { "GRAD_BYTES", p->grad_bytes }, { "MOMENTUM_BYTES", p->momentum_bytes }, { "IS_NESTEROV", p->nesterov } }
+    };
     return 1;
 }
 
@@ -84,6 +90,8 @@ tgl_status tgl_engram_sinkhorn_momentum_update(const DLTensor *grad, DLTensor *m
     TGL_TRY(tgl_take(&tgl_engram_sinkhorn_momentum_update_signature, tensors, NULL, NULL));
     problem p = { { tgl_data(grad), tgl_data(momentum_buffer), tgl_data(out),
                     tgl_is_empty(out) ? 0 : tgl_num_elements(out), (float)beta1, (float)(1 - beta1), 0 },
-                  tgl_dtype_bits(grad->dtype) / 8, tgl_dtype_bits(momentum_buffer->dtype) / 8, nesterov };
+                  tgl_dtype_bits(grad->dtype) / 8,
+                  tgl_dtype_bits(momentum_buffer->dtype) / 8,
+                  nesterov };
     return tgl_run(&tgl_engram_sinkhorn_momentum_update_signature, &OP, tensors, &p, stream);
 }

@@ -42,14 +42,14 @@ DEV void update_one(const momentum_args &a, i64 i)
 }
 
 extern "C" __global__ void __launch_bounds__(MOMENTUM_THREADS)
-sinkhorn_momentum_update(const __grid_constant__ momentum_args a)
+    sinkhorn_momentum_update(const __grid_constant__ momentum_args a)
 {
     enum { STEP = 4 * MOMENTUM_THREADS, TILE = STEP * MOMENTUM_VECTORS };
     pdl_wait();
 #pragma unroll 1
     for (i64 tile = (i64)blockIdx.x * TILE; tile < a.count; tile += (i64)gridDim.x * TILE) {
         const i64 first = tile + 4 * threadIdx.x;
-        const i64 end = a.has_vectors ? a.count - 3 : 0;    /* vectors begin before it */
+        const i64 end = a.has_vectors ? a.count - 3 : 0; /* vectors begin before it */
         vector grad[MOMENTUM_VECTORS], momentum[MOMENTUM_VECTORS];
 #pragma unroll
         for (int v = 0; v < MOMENTUM_VECTORS; v++)

@@ -7,7 +7,7 @@
 #include "numerics/fma.h"
 
 #define MOMENTUM_THREADS 256
-#define MOMENTUM_VECTORS 4      /* of 4 elements, of a thread: all loads are issued before the first is used */
+#define MOMENTUM_VECTORS 4 /* of 4 elements, of a thread: all loads are issued before the first is used */
 
 typedef struct {
     const void *grad;

@@ -6,11 +6,14 @@
 #include "engram/common/sinkhorn_host.h"
 #include "tegula/engram.h"
 
-typedef struct { sinkhorn_step_args args; bool is_reduced; } problem;
+typedef struct {
+    sinkhorn_step_args args;
+    bool is_reduced;
+} problem;
 
 int64_t tgl_engram_sinkhorn_num_partials(int64_t num_rows)
 {
-    enum { MIN_ROWS = 8, MAX_PARTIALS = 528 };      /* of a partial row: more would cost as much as it gains */
+    enum { MIN_ROWS = 8, MAX_PARTIALS = 528 }; /* of a partial row: more would cost as much as it gains */
     const int64_t chunk = tgl_max(MIN_ROWS, tgl_ceil_div(tgl_max(num_rows, 1), MAX_PARTIALS));
     return tgl_ceil_div(tgl_max(num_rows, 1), chunk);
 }
@@ -36,7 +39,7 @@ static void run_chunks(const void *context, int64_t begin, int64_t end)
 {
     const sinkhorn_step_args *p = context;
     for (int64_t i = begin; i < end; i++) {
-        float *partial = p->m.dim ? p->partial + i * p->m.dim : NULL;       /* without columns there is no memory */
+        float *partial = p->m.dim ? p->partial + i * p->m.dim : NULL; /* without columns there is no memory */
         for (int64_t j = 0; j < p->m.dim; j++) partial[j] = 0;
         for (int64_t row = i * p->chunk; row < tgl_min((i + 1) * p->chunk, p->m.num_rows); row++)
             run_row(p, row, partial);
@@ -57,7 +60,8 @@ static tgl_status cpu(const void *context)
 tgl_signature tgl_engram_sinkhorn_step_signature = TGL_SIGNATURE(
     "engram_sinkhorn_step(matrix: f32[num_rows, dim] rows, row_scale: f32[num_rows]!, col_scale: f32[dim])"
     " -> row_norm: f32[num_rows], col_sumsq_partial: f32[num_partials, dim], col_sumsq: f32[dim]?"
-    " where num_partials in 1..2^31 - 1", NULL);
+    " where num_partials in 1..2^31 - 1",
+    NULL);
 
 /* ---- launch ---- */
 

@@ -48,9 +48,9 @@ DEV void step_held(const sinkhorn_step_args &a, float *scales, partial_sums *of_
     stage_col_scale(m, scales);
     place now = place_of_chunk(a, blockIdx.x);
     batch next = load_batch(m, now.row, now.end);
-    float squares[HELD][4] = { };
+    float squares[HELD][4] = {};
 #pragma unroll 1
-    while (now.chunk < a.num_partials) {        /* a chunk without rows: partial sums of 0 */
+    while (now.chunk < a.num_partials) { /* a chunk without rows: partial sums of 0 */
         float x[ROWS][HELD][4];
         const float row_scale = next.row_scale;
         const place following = place_after(a, now);
@@ -133,7 +133,7 @@ DEV void wait_for_all_blocks(u32 *words)
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, SINKHORN_SM_BLOCKS(THREADS))
-sinkhorn_step(const __grid_constant__ sinkhorn_step_args a)
+    sinkhorn_step(const __grid_constant__ sinkhorn_step_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(partial_sums[2], of_warps);

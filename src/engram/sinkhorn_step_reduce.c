@@ -11,8 +11,9 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(a->dim, tgl_saturating_product(4, a->num_partials), tgl_sinkhorn_reduce, a);
 }
 
-tgl_signature tgl_engram_sinkhorn_step_reduce_signature = TGL_SIGNATURE(
-    "engram_sinkhorn_step_reduce(col_sumsq_partial: f32[num_partials, dim] rows) -> col_sumsq: f32[dim]", NULL);
+tgl_signature tgl_engram_sinkhorn_step_reduce_signature =
+    TGL_SIGNATURE("engram_sinkhorn_step_reduce(col_sumsq_partial: f32[num_partials, dim] rows) -> col_sumsq: f32[dim]",
+                  NULL);
 
 static int plan(const void *context, tgl_kernel *kernels)
 {
@@ -25,7 +26,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
     const sinkhorn_reduce_args *a = context;
     return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(a->dim, SINKHORN_REDUCE_COLUMNS), INT32_MAX) },
                         .block = SINKHORN_REDUCE_THREADS,
-                        .shared_bytes = SINKHORN_TILE_BYTES(SINKHORN_REDUCE_THREADS), TGL_ARGS(*a) };
+                        .shared_bytes = SINKHORN_TILE_BYTES(SINKHORN_REDUCE_THREADS),
+                        TGL_ARGS(*a) };
 }
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };

@@ -8,7 +8,7 @@
 #include "engram/common/sinkhorn_reduce.cuh"
 
 extern "C" __global__ void __launch_bounds__(SINKHORN_REDUCE_THREADS)
-sinkhorn_step_reduce(const __grid_constant__ sinkhorn_reduce_args a)
+    sinkhorn_step_reduce(const __grid_constant__ sinkhorn_reduce_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     const i64 step = (i64)gridDim.x * SINKHORN_REDUCE_COLUMNS;

@@ -51,14 +51,15 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
 static tgl_status cpu(const void *context)
 {
     const problem *p = context;
-    return tgl_parallel_rows(p->num_tokens, tgl_saturating_product(4 * (1 + p->num_streams), p->columns), run_tokens, p);
+    return tgl_parallel_rows(p->num_tokens, tgl_saturating_product(4 * (1 + p->num_streams), p->columns), run_tokens,
+                             p);
 }
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden);
-tgl_signature tgl_mhc_expand_bwd_signature = TGL_SIGNATURE(
-    "mhc_expand_bwd(grad_out: bf16|f16|f32" ROWS_STREAMS_SHAPE " rows)"
-    " -> grad_x: grad_out[num_tokens, hidden] rows where " MHC_RULES,
-    NULL, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_expand_bwd_signature =
+    TGL_SIGNATURE("mhc_expand_bwd(grad_out: bf16|f16|f32" ROWS_STREAMS_SHAPE " rows)"
+                  " -> grad_x: grad_out[num_tokens, hidden] rows where " MHC_RULES,
+                  NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -91,7 +92,10 @@ tgl_status tgl_mhc_expand_bwd(const DLTensor *grad_out, DLTensor *grad_x, tgl_st
     const DLTensor *tensors[] = { grad_out, grad_x };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_expand_bwd_signature, tensors, NULL, &n.num_tokens));
-    problem p = { tgl_rows_in_halves(grad_out), tgl_rows_out_halves(grad_x), n.num_tokens, n.num_streams,
+    problem p = { tgl_rows_in_halves(grad_out),
+                  tgl_rows_out_halves(grad_x),
+                  n.num_tokens,
+                  n.num_streams,
                   tgl_saturating_product(tgl_rows_halves(grad_x), n.hidden),
                   tgl_dtype_is(grad_x->dtype, TGL_F32)   ? EXPAND_F32
                   : tgl_dtype_is(grad_x->dtype, TGL_F16) ? EXPAND_F16

@@ -12,7 +12,7 @@ static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 ||
               "a macro is out of range");
 static_assert(GRAD_TYPE >= EXPAND_BF16 && GRAD_TYPE <= EXPAND_F32, "GRAD_TYPE is one of expand_bwd.h's");
 
-enum { NUMBERS = GRAD_TYPE == EXPAND_F32 ? 4 : 8 };        /* of a unit */
+enum { NUMBERS = GRAD_TYPE == EXPAND_F32 ? 4 : 8 }; /* of a unit */
 DEV float number(const uint4 &v, int i)
 {
 #if GRAD_TYPE == EXPAND_BF16
@@ -48,8 +48,8 @@ extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS) expand_bwd(con
             uint4 v[STREAMS];
 #pragma unroll
             for (int i = 0; i < STREAMS; i++)
-                v[i] = load_unit_ahead(a.grad_out.data + t * a.grad_out.token + i * a.grad_out.stream, first,
-                                       a.columns);
+                v[i] =
+                    load_unit_ahead(a.grad_out.data + t * a.grad_out.token + i * a.grad_out.stream, first, a.columns);
             float sum[NUMBERS];
 #pragma unroll
             for (int c = 0; c < NUMBERS; c++) {

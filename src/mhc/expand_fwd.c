@@ -25,13 +25,15 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
 static tgl_status cpu(const void *context)
 {
     const problem *p = context;
-    return tgl_parallel_rows(p->num_tokens, tgl_saturating_product(4 * (1 + p->num_streams), p->columns), run_tokens, p);
+    return tgl_parallel_rows(p->num_tokens, tgl_saturating_product(4 * (1 + p->num_streams), p->columns), run_tokens,
+                             p);
 }
 
 TGL_SIZES(sizes, num_tokens, hidden, num_streams);
-tgl_signature tgl_mhc_expand_fwd_signature = TGL_SIGNATURE(
-    "mhc_expand_fwd(x: bf16|f16|f32[num_tokens, hidden] rows) -> out: x" ROWS_STREAMS_SHAPE " strided where " MHC_RULES,
-    NULL, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_expand_fwd_signature =
+    TGL_SIGNATURE("mhc_expand_fwd(x: bf16|f16|f32[num_tokens, hidden] rows) -> out: x" ROWS_STREAMS_SHAPE
+                  " strided where " MHC_RULES,
+                  NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -58,7 +60,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
     problem *p = context;
     const bool is_few = p->num_tokens <= FEW_TOKENS;
     const int64_t rows = is_few ? tgl_ceil_div(p->num_tokens, 2) : p->num_tokens;
-    return tgl_shape_with(tgl_rows_shape_of(rows, p->columns, is_few ? FEW_THREADS : ROWS_COLUMN_THREADS), p, sizeof *p);
+    return tgl_shape_with(tgl_rows_shape_of(rows, p->columns, is_few ? FEW_THREADS : ROWS_COLUMN_THREADS), p,
+                          sizeof *p);
 }
 
 static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } } };

@@ -17,11 +17,17 @@ tgl_status tgl_mhc_head_compute_mix_bwd(const DLTensor *mixes, const DLTensor *s
     const DLTensor *tensors[] = { mixes, scale, base, grad_pre_mix, grad_mixes, grad_scale, grad_base };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_head_compute_mix_bwd_signature, tensors, NULL, &n.num_tokens));
-    gates_bwd_args a = { .grad_out = { tgl_data(grad_pre_mix) }, .mixes = tgl_data(mixes), .scale = tgl_data(scale),
-                         .base = tgl_data(base), .grad_mixes = tgl_data(grad_mixes), .grad_scale = tgl_data(grad_scale),
-                         .grad_base = tgl_data(grad_base), .num_tokens = n.num_tokens,
+    gates_bwd_args a = { .grad_out = { tgl_data(grad_pre_mix) },
+                         .mixes = tgl_data(mixes),
+                         .scale = tgl_data(scale),
+                         .base = tgl_data(base),
+                         .grad_mixes = tgl_data(grad_mixes),
+                         .grad_scale = tgl_data(grad_scale),
+                         .grad_base = tgl_data(grad_base),
+                         .num_tokens = n.num_tokens,
                          .row_stride = n.num_tokens > 1 ? tgl_stride(mixes, 0) : 0,
-                         .num_streams = (int32_t)n.num_streams, .num_groups = 1 };
+                         .num_streams = (int32_t)n.num_streams,
+                         .num_groups = 1 };
     TGL_TRY(tgl_gates_take_workspace(&a, mixes, workspace, workspace_bytes));
     return tgl_run(&tgl_mhc_head_compute_mix_bwd_signature, &TGL_GATES_BWD, tensors, &a, stream);
 }

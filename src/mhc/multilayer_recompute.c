@@ -46,12 +46,13 @@ static tgl_status cpu(const void *context)
 
 /* Of one layer. */
 TGL_SIZES(sizes, num_tokens, num_streams, hidden);
-tgl_signature tgl_mhc_multilayer_recompute_signature = TGL_SIGNATURE(
-    "mhc_multilayer_recompute(residual: " ROWS_STREAMS " rows, pre_mix: f32[num_tokens, num_streams],"
-    " x: bf16[num_tokens, hidden]?, post_mix: f32[num_tokens, num_streams]?, comb_mix: " MHC_SQUARE "?)"
-    " -> layer_input: bf16[num_tokens, hidden], new_residual: " ROWS_STREAMS "?"
-    " where " MHC_RULES ", x needs post_mix, x needs comb_mix, x needs new_residual, post_mix needs x,"
-    " comb_mix needs x, new_residual needs x, new_residual may be residual", NULL, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_multilayer_recompute_signature =
+    TGL_SIGNATURE("mhc_multilayer_recompute(residual: " ROWS_STREAMS " rows, pre_mix: f32[num_tokens, num_streams],"
+                  " x: bf16[num_tokens, hidden]?, post_mix: f32[num_tokens, num_streams]?, comb_mix: " MHC_SQUARE "?)"
+                  " -> layer_input: bf16[num_tokens, hidden], new_residual: " ROWS_STREAMS "?"
+                  " where " MHC_RULES ", x needs post_mix, x needs comb_mix, x needs new_residual, post_mix needs x,"
+                  " comb_mix needs x, new_residual needs x, new_residual may be residual",
+                  NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -60,8 +61,8 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     const tgl_macro streams = { "STREAMS", p->num_streams };
-    kernels[VECTORS] = (tgl_kernel){ p->hidden % ROWS_UNIT ? NULL : "mhc/multilayer_recompute",
-                                     { streams, { "HAS_VECTORS", 1 } } };
+    kernels[VECTORS] =
+        (tgl_kernel){ p->hidden % ROWS_UNIT ? NULL : "mhc/multilayer_recompute", { streams, { "HAS_VECTORS", 1 } } };
     kernels[ANY] = (tgl_kernel){ "mhc/multilayer_recompute", { streams, { "HAS_VECTORS", 0 } } };
     return NUM_KERNELS;
 }
@@ -87,8 +88,9 @@ static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, shape }
 
 static void tensors_of(const DLTensor *residual, const tgl_mhc_layer *l, const DLTensor *to[7])
 {
-    const DLTensor *tensors[] = { residual,    l->pre_mix,     l->x,           l->post_mix,
-                                  l->comb_mix, l->layer_input, l->new_residual };
+    const DLTensor *tensors[] = {
+        residual, l->pre_mix, l->x, l->post_mix, l->comb_mix, l->layer_input, l->new_residual
+    };
     for (int i = 0; i < 7; i++) to[i] = tensors[i];
 }
 
@@ -102,7 +104,7 @@ tgl_status tgl_mhc_multilayer_recompute(const DLTensor *residual, const tgl_mhc_
     sizes n;
     if (num_layers < 1) return tgl_fail(TGL_ERR_ARGUMENT, "num_layers: is %lld, want >= 1", (long long)num_layers);
     if (!layers) return tgl_fail(TGL_ERR_ARGUMENT, "layers: is NULL");
-    for (int64_t i = 0; i < num_layers; i++) {          /* all, before anything is written */
+    for (int64_t i = 0; i < num_layers; i++) { /* all, before anything is written */
         tensors_of(before, &layers[i], tensors);
         if (i == 0) TGL_TRY(tgl_take(&tgl_mhc_multilayer_recompute_signature, tensors, NULL, &n.num_tokens));
         else TGL_TRY(tgl_check(&tgl_mhc_multilayer_recompute_signature, tensors, NULL, NULL));

@@ -39,8 +39,8 @@ DEV void columns_of(const uint4 (&x)[STREAMS], int c, float (&to)[STREAMS])
     for (int i = 0; i < STREAMS; i++) to[i] = column(x[i], c);
 }
 
-extern "C" __global__ void __launch_bounds__(RECOMPUTE_THREADS) multilayer_recompute(
-    const __grid_constant__ multilayer_recompute_args a)
+extern "C" __global__ void __launch_bounds__(RECOMPUTE_THREADS)
+    multilayer_recompute(const __grid_constant__ multilayer_recompute_args a)
 {
     const i64 first = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * ROWS_UNIT;
     pdl_wait();
@@ -50,7 +50,7 @@ extern "C" __global__ void __launch_bounds__(RECOMPUTE_THREADS) multilayer_recom
             uint4 x[STREAMS];
             layer_inputs now;
 #pragma unroll
-            for (int i = 0; i < STREAMS; i++)               /* before new_residual is written, which may be it */
+            for (int i = 0; i < STREAMS; i++) /* before new_residual is written, which may be it */
                 x[i] = load_own_unit(a.residual.data + t * a.residual.token + i * a.residual.stream, first, a.hidden);
             load_layer(a, 0, t, first, now);
 #pragma unroll 1
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(RECOMPUTE_THREADS) multilayer_recom
 #pragma unroll
                     for (int o = 0; o < STREAMS; o++) x[o] = mixed[o];
                 }
-                if (STREAMS <= 4) now = next;               /* more do not fit in registers twice */
+                if (STREAMS <= 4) now = next; /* more do not fit in registers twice */
                 else if (has_next) load_layer(a, layer + 1, t, first, now);
             }
         }

@@ -5,7 +5,7 @@
 
 #include "mhc/common/rows.h"
 
-#define RECOMPUTE_LAYERS 64         /* of one launch: a kernel's arguments are at most 4096 bytes */
+#define RECOMPUTE_LAYERS 64 /* of one launch: a kernel's arguments are at most 4096 bytes */
 /* Ten layers of 4096 x 7168 take an H200 966 us; with 256 threads 995, and 1030 if no layer is loaded ahead. */
 #define RECOMPUTE_THREADS 128
 
@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     rows_in residual;
     int64_t num_tokens, num_streams, hidden;
-    int32_t num_layers, num_posts;          /* of the layers; num_layers or one less */
+    int32_t num_layers, num_posts; /* of the layers; num_layers or one less */
     int32_t has_mix_vectors;
     recompute_layer layers[RECOMPUTE_LAYERS];
 } multilayer_recompute_args;

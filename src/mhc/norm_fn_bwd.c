@@ -34,12 +34,11 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
         for (int64_t k = 0; k < columns; k++) {
             const int64_t i = k / p->hidden, c = k % p->hidden;
             float sum = 0;
-            for (int64_t first = 0; first < rows; first += 8) {     /* a step of a tensor core */
+            for (int64_t first = 0; first < rows; first += 8) { /* a step of a tensor core */
                 double step = (double)sum;
                 for (int64_t j = first; j < tgl_min(first + 8, rows); j++) {
                     const float fn = p->fn[j * columns + k];
-                    step += (double)dmul[j] *
-                            (double)tgl_tf32_from_f32(p->norm_weight ? fn * p->norm_weight[k] : fn);
+                    step += (double)dmul[j] * (double)tgl_tf32_from_f32(p->norm_weight ? fn * p->norm_weight[k] : fn);
                 }
                 sum = (float)step;
             }
@@ -117,14 +116,15 @@ static tgl_status cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_tokens, num_rows, num_streams, hidden);
-tgl_signature tgl_mhc_norm_fn_bwd_signature = TGL_SIGNATURE(
-    "mhc_norm_fn_bwd(grad_mixes: f32[num_tokens, num_rows], residual: " ROWS_STREAMS " rows,"
-    " fn: f32[num_rows, num_streams * hidden], norm_weight: f32[num_streams * hidden]?,"
-    " out_mul: f32[num_tokens, num_rows], sqrsum: f32[num_tokens], grad_residual: " ROWS_STREAMS "! strided,"
-    " has_rms_eps: bool, rms_eps: float >= 0 with has_rms_eps, accumulate: bool)"
-    " -> grad_fn: f32[num_rows, num_streams * hidden], grad_norm_weight: f32[num_streams * hidden]?"
-    " where " MHC_RULES ", hidden >= 1, num_rows in 1..80, grad_norm_weight needs norm_weight",
-    &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_norm_fn_bwd_signature =
+    TGL_SIGNATURE("mhc_norm_fn_bwd(grad_mixes: f32[num_tokens, num_rows], residual: " ROWS_STREAMS " rows,"
+                  " fn: f32[num_rows, num_streams * hidden], norm_weight: f32[num_streams * hidden]?,"
+                  " out_mul: f32[num_tokens, num_rows], sqrsum: f32[num_tokens], grad_residual: " ROWS_STREAMS
+                  "! strided,"
+                  " has_rms_eps: bool, rms_eps: float >= 0 with has_rms_eps, accumulate: bool)"
+                  " -> grad_fn: f32[num_rows, num_streams * hidden], grad_norm_weight: f32[num_streams * hidden]?"
+                  " where " MHC_RULES ", hidden >= 1, num_rows in 1..80, grad_norm_weight needs norm_weight",
+                  &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -137,8 +137,8 @@ static int plan(const void *context, tgl_kernel *kernels)
     const bool has_units = p->hidden % ROWS_UNIT == 0;
     kernels[RING] = (tgl_kernel){ has_units && p->num_rows <= NORM_FN_BWD_RING_ROWS ? "mhc/norm_fn_bwd_ring" : NULL,
                                   { rows, accumulate, weight } };
-    kernels[VECTORS] = (tgl_kernel){ has_units ? "mhc/norm_fn_bwd" : NULL,
-                                     { rows, accumulate, weight, { "HAS_VECTORS", 1 } } };
+    kernels[VECTORS] =
+        (tgl_kernel){ has_units ? "mhc/norm_fn_bwd" : NULL, { rows, accumulate, weight, { "HAS_VECTORS", 1 } } };
     kernels[ANY] = (tgl_kernel){ "mhc/norm_fn_bwd", { rows, accumulate, weight, { "HAS_VECTORS", 0 } } };
     return NUM_KERNELS;
 }
@@ -155,7 +155,7 @@ static int64_t ring_bytes(const problem *p)
 }
 static bool has_ring(const void *context, const tgl_target *target)
 {
-    const problem *p = context;                 /* the kernel counts tokens of a group in 32 bits */
+    const problem *p = context; /* the kernel counts tokens of a group in 32 bits */
     return has_vectors(p, target) && ring_bytes(p) <= target->max_smem_per_block && p->group <= INT32_MAX / 2;
 }
 
@@ -179,20 +179,26 @@ static tgl_shape shape(void *context, const tgl_target *target)
     const int64_t bytes = NORM_FN_BWD_TOKENS * (NORM_FN_BWD_COLUMNS + 8) * 2 +
                           2 * padded * (NORM_FN_BWD_TOKENS + 8) * 2 +
                           NORM_FN_BWD_TOKENS * (NORM_FN_BWD_DMUL_STRIDE(p->num_rows) + 1) * 4;
-    return (tgl_shape){ { slices_of(p->num_streams, p->hidden), p->num_groups }, .block = NORM_FN_BWD_THREADS,
-                        .shared_bytes = bytes, TGL_ARGS(*p) };
+    return (tgl_shape){ { slices_of(p->num_streams, p->hidden), p->num_groups },
+                        .block = NORM_FN_BWD_THREADS,
+                        .shared_bytes = bytes,
+                        TGL_ARGS(*p) };
 }
 
 static tgl_shape ring_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int64_t slices = p->num_streams * tgl_ceil_div(p->hidden, NORM_FN_BWD_RING_COLUMNS);
-    return (tgl_shape){ { slices * p->num_groups }, .block = NORM_FN_BWD_RING_THREADS,
-                        .shared_bytes = ring_bytes(p), TGL_ARGS(*p) };
+    return (tgl_shape){
+        { slices * p->num_groups }, .block = NORM_FN_BWD_RING_THREADS, .shared_bytes = ring_bytes(p), TGL_ARGS(*p)
+    };
 }
 
-static const tgl_op OP = { cpu, plan, { [RING] = { has_ring, NULL, ring_shape }, [VECTORS] = { has_vectors, NULL, shape },
-                                        [ANY] = { NULL, NULL, shape } } };
+static const tgl_op OP = {
+    cpu,
+    plan,
+    { [RING] = { has_ring, NULL, ring_shape }, [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } }
+};
 
 static int64_t counter_bytes(int64_t num_streams, int64_t hidden)
 {
@@ -206,30 +212,41 @@ size_t tgl_mhc_norm_fn_bwd_workspace_size(const DLTensor *residual, const DLTens
     if (tokens < 0 || n < 1 || n > MHC_MAX_STREAMS || hidden < 1 || hidden >= (int64_t)1 << 40 || rows < 1 ||
         rows > PROJECTION_MAX_ROWS)
         return 0;
-    return (size_t)(counter_bytes(n, hidden) + groups_of(tokens, n, hidden) * rows * n * hidden * (int64_t)sizeof(float));
+    return (size_t)(counter_bytes(n, hidden) +
+                    groups_of(tokens, n, hidden) * rows * n * hidden * (int64_t)sizeof(float));
 }
 
 tgl_status tgl_mhc_norm_fn_bwd(const DLTensor *grad_mixes, const DLTensor *residual, const DLTensor *fn,
                                const DLTensor *norm_weight, const DLTensor *out_mul, const DLTensor *sqrsum,
                                DLTensor *grad_residual, DLTensor *grad_fn, DLTensor *grad_norm_weight,
-                               const tgl_mhc_params *params, void *workspace, size_t workspace_bytes,
-                               tgl_stream stream)
+                               const tgl_mhc_params *params, void *workspace, size_t workspace_bytes, tgl_stream stream)
 {
-    const DLTensor *tensors[] = { grad_mixes, residual, fn, norm_weight, out_mul, sqrsum, grad_residual, grad_fn,
-                                  grad_norm_weight };
+    const DLTensor *tensors[] = { grad_mixes, residual,      fn,      norm_weight,     out_mul,
+                                  sqrsum,     grad_residual, grad_fn, grad_norm_weight };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_norm_fn_bwd_signature, tensors, params, &n.num_tokens));
     TGL_TRY(tgl_expect_rows_apart("grad_residual", grad_residual));
     TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_mhc_norm_fn_bwd_workspace_size(residual, fn)));
     const int64_t groups = groups_of(n.num_tokens, n.num_streams, n.hidden);
-    problem p = { .grad_mixes = tgl_data(grad_mixes), .fn = tgl_data(fn),
-                  .norm_weight = norm_weight ? tgl_data(norm_weight) : NULL, .has_weight = norm_weight != NULL,
-                  .out_mul = tgl_data(out_mul), .sqrsum = tgl_data(sqrsum), .residual = tgl_rows_in(residual),
-                  .grad_residual = tgl_rows_out(grad_residual), .grad_fn = tgl_data(grad_fn),
+    problem p = { .grad_mixes = tgl_data(grad_mixes),
+                  .fn = tgl_data(fn),
+                  .norm_weight = norm_weight ? tgl_data(norm_weight) : NULL,
+                  .has_weight = norm_weight != NULL,
+                  .out_mul = tgl_data(out_mul),
+                  .sqrsum = tgl_data(sqrsum),
+                  .residual = tgl_rows_in(residual),
+                  .grad_residual = tgl_rows_out(grad_residual),
+                  .grad_fn = tgl_data(grad_fn),
                   .grad_norm_weight = grad_norm_weight ? tgl_data(grad_norm_weight) : NULL,
-                  .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden, .num_rows = n.num_rows,
-                  .num_groups = groups, .group = tgl_ceil_div(n.num_tokens, groups), .arrived = workspace,
-                  .columns = (float)(n.num_streams * n.hidden), .eps = params->has_rms_eps ? params->rms_eps : 1e-6f,
+                  .num_tokens = n.num_tokens,
+                  .num_streams = n.num_streams,
+                  .hidden = n.hidden,
+                  .num_rows = n.num_rows,
+                  .num_groups = groups,
+                  .group = tgl_ceil_div(n.num_tokens, groups),
+                  .arrived = workspace,
+                  .columns = (float)(n.num_streams * n.hidden),
+                  .eps = params->has_rms_eps ? params->rms_eps : 1e-6f,
                   .accumulate = params->accumulate };
     p.eps_columns = p.eps * p.columns;
     if (workspace) p.partial = (float *)(void *)((char *)workspace + counter_bytes(n.num_streams, n.hidden));

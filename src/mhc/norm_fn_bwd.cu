@@ -12,16 +12,22 @@
 #include "mhc/norm_fn_bwd.cuh"
 
 static_assert(ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS && (ACCUMULATE == 0 || ACCUMULATE == 1) &&
-              (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+                  (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
               "a macro is out of range");
 
-enum { THREADS = NORM_FN_BWD_THREADS, COLUMNS = NORM_FN_BWD_COLUMNS, TOKENS = NORM_FN_BWD_TOKENS,
-       ROW_TILES = (ROWS + 7) / 8, PADDED = 8 * ROW_TILES,
-       X_STRIDE = COLUMNS + 8,          /* elements: rows of ldmatrix lie in different banks */
-       PART_STRIDE = TOKENS + 8, DMUL_STRIDE = NORM_FN_BWD_DMUL_STRIDE(ROWS) };
+enum {
+    THREADS = NORM_FN_BWD_THREADS,
+    COLUMNS = NORM_FN_BWD_COLUMNS,
+    TOKENS = NORM_FN_BWD_TOKENS,
+    ROW_TILES = (ROWS + 7) / 8,
+    PADDED = 8 * ROW_TILES,
+    X_STRIDE = COLUMNS + 8, /* elements: rows of ldmatrix lie in different banks */
+    PART_STRIDE = TOKENS + 8,
+    DMUL_STRIDE = NORM_FN_BWD_DMUL_STRIDE(ROWS)
+};
 struct shared {
     u16 x[TOKENS][X_STRIDE];
-    u16 hi[PADDED][PART_STRIDE], lo[PADDED][PART_STRIDE];       /* of dmul */
+    u16 hi[PADDED][PART_STRIDE], lo[PADDED][PART_STRIDE]; /* of dmul */
     float dmul[TOKENS][DMUL_STRIDE];
     float slope[TOKENS];
 };
@@ -68,7 +74,7 @@ DEV void add_tile(const shared &s, int first_column, float (&sums)[ROW_TILES][2]
     const int lane = (int)threadIdx.x % 32, quad = lane / 4, q = lane % 4;
 #pragma unroll
     for (int step = 0; step < TOKENS; step += 16) {
-        u32 b[4];                               /* tokens 0-7, 8-15 of columns 0-7, then of columns 8-15 */
+        u32 b[4]; /* tokens 0-7, 8-15 of columns 0-7, then of columns 8-15 */
         ldmatrix_x4_trans(b, shared_address(&s.x[step + lane % 16][first_column + lane / 16 * 8]));
 #pragma unroll
         for (int r = 0; r < ROW_TILES; r++) {
@@ -112,17 +118,16 @@ DEV void put_tokens(const norm_fn_bwd_args &a, const shared &s, i64 first, int c
         for (int i = 0; i < 2; i++) {
             const int c = local + 2 * q + i;
             if (column + c < a.hidden)
-                row[column + c] = tgl_bf16_from_f32(norm_fn_grad(
-                    ACCUMULATE ? tgl_bf16_to_f32(row[column + c]) : 0.0f, sum[2 * half + i], tgl_bf16_to_f32(s.x[t][c]),
-                    slope));
+                row[column + c] = tgl_bf16_from_f32(norm_fn_grad(ACCUMULATE ? tgl_bf16_to_f32(row[column + c]) : 0.0f,
+                                                                 sum[2 * half + i], tgl_bf16_to_f32(s.x[t][c]), slope));
         }
 #endif
     }
 }
 
 /* One block an SM suffices, so that no register is spilled. */
-extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, 1) norm_fn_bwd(
-    const __grid_constant__ norm_fn_bwd_args a)
+extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, 1)
+    norm_fn_bwd(const __grid_constant__ norm_fn_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(u32, is_last);
@@ -131,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, 1) norm_fn_bwd
     const i64 slices = (a.hidden + COLUMNS - 1) / COLUMNS, stream = blockIdx.x / slices;
     const i64 column = blockIdx.x % slices * COLUMNS, columns = a.num_streams * a.hidden;
     const i64 begin = blockIdx.y * a.group, end = min(begin + a.group, a.num_tokens);
-    const int local = 16 * warp;                /* this warp's columns of the slice */
+    const int local = 16 * warp; /* this warp's columns of the slice */
     float sums[ROW_TILES][2][4];
     u32 fn[2][ROW_TILES][2];
     pdl_wait();
@@ -142,15 +147,15 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, 1) norm_fn_bwd
             const i64 c = column + local + 8 * n + quad;
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                fn[n][r][i] = __float_as_uint(
-                    tgl_tf32_from_f32(fn_at(a, 8 * r + 2 * q + i, stream * a.hidden + c, c < a.hidden)));
+                fn[n][r][i] = __float_as_uint(tgl_tf32_from_f32(fn_at(a, 8 * r + 2 * q + i, stream * a.hidden + c,
+                                                                      c < a.hidden)));
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[r][n][i] = 0;
         }
 #pragma unroll 1
     for (i64 first = begin; first < end; first += TOKENS) {
         const int count = (int)min((i64)TOKENS, end - first);
-        __syncthreads();                        /* the tile before has been used */
+        __syncthreads(); /* the tile before has been used */
         load_tile(a, s, first, count, stream, column);
         __syncthreads();
         add_tile(s, local, sums);
@@ -161,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, 1) norm_fn_bwd
         }
     }
 #pragma unroll
-    for (int r = 0; r < ROW_TILES; r++)         /* a lane has hi and lo of row `quad` for columns 2q and 2q + 1 */
+    for (int r = 0; r < ROW_TILES; r++) /* a lane has hi and lo of row `quad` for columns 2q and 2q + 1 */
 #pragma unroll
         for (int n = 0; n < 2; n++)
 #pragma unroll

@@ -30,7 +30,7 @@ template <int COLUMNS, int AT_ONCE> DEV void finish_slice(const norm_fn_bwd_args
     float of_weight = 0;
 #pragma unroll 1
     for (int first = 0; first < ROWS; first += AT_ONCE) {
-        float v[AT_ONCE][NORM_FN_BWD_GROUPS];         /* all loads before the first store, which they would wait for */
+        float v[AT_ONCE][NORM_FN_BWD_GROUPS]; /* all loads before the first store, which they would wait for */
 #pragma unroll
         for (int r = 0; r < AT_ONCE; r++)
 #pragma unroll

@@ -14,24 +14,36 @@
 #include "mhc/norm_fn_bwd.cuh"
 
 static_assert(ROWS >= 1 && ROWS <= NORM_FN_BWD_RING_ROWS && (ACCUMULATE == 0 || ACCUMULATE == 1) &&
-              (HAS_WEIGHT == 0 || HAS_WEIGHT == 1), "a macro is out of range");
+                  (HAS_WEIGHT == 0 || HAS_WEIGHT == 1),
+              "a macro is out of range");
 
-enum { COLUMNS = NORM_FN_BWD_RING_COLUMNS, TOKENS = NORM_FN_BWD_RING_TOKENS, STAGES = NORM_FN_BWD_RING_STAGES,
-       UNITS = COLUMNS / 8, THREADS = NORM_FN_BWD_RING_THREADS, ROW_TILES = (ROWS + 7) / 8,
-       PADDED = NORM_FN_BWD_PADDED(ROWS), DMUL_STRIDE = NORM_FN_BWD_DMUL_STRIDE(ROWS),
-       PARTS_STRIDE = NORM_FN_BWD_PARTS_STRIDE(ROWS),
-       ROW_BYTES = 2 * COLUMNS, TILE_BYTES = TOKENS * ROW_BYTES, OLD = STAGES * TILE_BYTES,
-       COPY_ROWS = THREADS / UNITS, COPIES = TOKENS / COPY_ROWS };
-static_assert(THREADS == COLUMNS && TOKENS % 16 == 0 && TOKENS * NORM_FN_BWD_LANES <= THREADS &&
-              COPY_ROWS % 8 == 0 && COPIES * COPY_ROWS == TOKENS, "a thread has the same place in all rows of a tile");
+enum {
+    COLUMNS = NORM_FN_BWD_RING_COLUMNS,
+    TOKENS = NORM_FN_BWD_RING_TOKENS,
+    STAGES = NORM_FN_BWD_RING_STAGES,
+    UNITS = COLUMNS / 8,
+    THREADS = NORM_FN_BWD_RING_THREADS,
+    ROW_TILES = (ROWS + 7) / 8,
+    PADDED = NORM_FN_BWD_PADDED(ROWS),
+    DMUL_STRIDE = NORM_FN_BWD_DMUL_STRIDE(ROWS),
+    PARTS_STRIDE = NORM_FN_BWD_PARTS_STRIDE(ROWS),
+    ROW_BYTES = 2 * COLUMNS,
+    TILE_BYTES = TOKENS * ROW_BYTES,
+    OLD = STAGES * TILE_BYTES,
+    COPY_ROWS = THREADS / UNITS,
+    COPIES = TOKENS / COPY_ROWS
+};
+static_assert(THREADS == COLUMNS && TOKENS % 16 == 0 && TOKENS * NORM_FN_BWD_LANES <= THREADS && COPY_ROWS % 8 == 0 &&
+                  COPIES * COPY_ROWS == TOKENS,
+              "a thread has the same place in all rows of a tile");
 
 struct prepared {
-    float dmul[TOKENS / 16][8][DMUL_STRIDE][2];     /* tokens t and t + 8 side by side, as fragments have them */
+    float dmul[TOKENS / 16][8][DMUL_STRIDE][2]; /* tokens t and t + 8 side by side, as fragments have them */
     u16 parts[TOKENS][PARTS_STRIDE];            /* of dmul: hi of all rows, then lo */
     float slope[TOKENS];
 };
 struct shared {
-    u16 tiles[STAGES * (1 + ACCUMULATE)][TOKENS][COLUMNS];      /* of residual, then of grad_residual */
+    u16 tiles[STAGES * (1 + ACCUMULATE)][TOKENS][COLUMNS]; /* of residual, then of grad_residual */
     prepared tokens[2];
 };
 static_assert(sizeof(shared) == NORM_FN_BWD_RING_BYTES(ROWS, ACCUMULATE), "the host reserves as much");
@@ -41,11 +53,11 @@ DEV u32 unit_offset(u32 row, u32 unit) { return (unit ^ row % 8) * 16; }
 
 /* What a block works on: the same for all its threads, so that the compiler keeps it in uniform registers. */
 struct slice {
-    i64 first;                                  /* token */
+    i64 first; /* token */
     int count;
-    const u16 *x;                               /* of the first token, from the first column on */
+    const u16 *x; /* of the first token, from the first column on */
     u16 *grad;
-    i64 columns;                                /* from that one on */
+    i64 columns; /* from that one on */
 };
 DEV int tokens_from(const slice &w, int tile) { return w.count - tile * TOKENS; }
 
@@ -77,7 +89,7 @@ DEV void fill_slot(const norm_fn_bwd_args &a, const slice &w, int tile, u32 slot
         }
     } else {
 #pragma unroll 1
-        for (int i = 0; i < COPIES; i++) {      /* zeros past the last token */
+        for (int i = 0; i < COPIES; i++) { /* zeros past the last token */
             const u32 bytes = i * COPY_ROWS < count ? 16 : 0;
             copy_async_zfill_16(to + i * COPY_ROWS * ROW_BYTES,
                                 bytes ? x + i * COPY_ROWS * a.residual.token : a.residual.data, bytes);
@@ -117,7 +129,7 @@ DEV void load_token(const norm_fn_bwd_args &a, const slice &w, int tile, numbers
 {
     const u32 token = threadIdx.x / LANES, l = threadIdx.x % LANES;
     const i64 first = w.first + tile * TOKENS;
-    n.sqrsum = 1;                               /* past the last token: all zeros, and a factor that is finite */
+    n.sqrsum = 1; /* past the last token: all zeros, and a factor that is finite */
 #pragma unroll
     for (int r = 0; r < ROW_TILES; r++) n.grad_mixes[r] = n.out_mul[r] = 0;
     if ((int)token < min((int)TOKENS, tokens_from(w, tile))) {
@@ -154,9 +166,9 @@ DEV void prepare_token(const norm_fn_bwd_args &a, const numbers &n, prepared &to
 
 /* Shared-memory addresses of a lane, for tokens 0 .. 15 of stage 0: few, since registers are short. */
 struct places {
-    u32 tile;                                   /* a row of ldmatrix: tokens 0-7, 8-15 of a unit, then of the next */
-    u32 parts;                                  /* the same: hi, lo of tokens 0-7, then of tokens 8-15 */
-    u32 dmul, slope;                            /* of tokens `quad` and `quad` + 8; of the first */
+    u32 tile;        /* a row of ldmatrix: tokens 0-7, 8-15 of a unit, then of the next */
+    u32 parts;       /* the same: hi, lo of tokens 0-7, then of tokens 8-15 */
+    u32 dmul, slope; /* of tokens `quad` and `quad` + 8; of the first */
 };
 DEV places lane_places(const shared &s)
 {
@@ -168,7 +180,7 @@ DEV places lane_places(const shared &s)
     at.slope = shared_address(&s.tokens[0].slope[quad]);
     return at;
 }
-DEV u32 unit_pair(u32 tile, int pair) { return tile ^ pair * 32; }      /* see unit_offset */
+DEV u32 unit_pair(u32 tile, int pair) { return tile ^ pair * 32; } /* see unit_offset */
 
 /* Adds those with dmul to the sums over tokens: of each tile of 8 rows and 8 columns, of hi and of lo. */
 DEV void add_tokens(u32 tile, u32 parts_at, float (&sums)[ROW_TILES][4][4])
@@ -223,8 +235,9 @@ DEV void put_tokens(u32 tile, u32 dmul_at, u32 slope_at, const u32 (&fn)[4][ROW_
         const u32 first = at - lane % 16 * ROW_BYTES - unit_offset(lane, 4 * warp + 2 * pair + lane / 16);
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            shared_store_u32(first + (quad + i % 2 * 8) * ROW_BYTES +
-                                 unit_offset(quad, 4 * warp + 2 * pair + i / 2) + lane % 4 * 4, x[i]);
+            shared_store_u32(first + (quad + i % 2 * 8) * ROW_BYTES + unit_offset(quad, 4 * warp + 2 * pair + i / 2) +
+                                 lane % 4 * 4,
+                             x[i]);
 #endif
     }
 }
@@ -232,8 +245,8 @@ DEV void put_tokens(u32 tile, u32 dmul_at, u32 slope_at, const u32 (&fn)[4][ROW_
 /* Two blocks an SM where shared memory has room for them, unless more rows take more registers: none is spilled. */
 enum { BLOCKS = ROWS <= 24 && (__CUDA_ARCH__ / 100 == 9 || __CUDA_ARCH__ / 100 == 10) ? 2 : 1 };
 
-extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_RING_THREADS, BLOCKS) norm_fn_bwd_ring(
-    const __grid_constant__ norm_fn_bwd_args a)
+extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_RING_THREADS, BLOCKS)
+    norm_fn_bwd_ring(const __grid_constant__ norm_fn_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 128);
     SHARED(u32, is_last);
@@ -270,16 +283,16 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_RING_THREADS, BLOCKS) n
             const i64 c = first_column + 32 * warp + 8 * n + quad;
 #pragma unroll
             for (int i = 0; i < 2; i++)
-                fn[n][r][i] = __float_as_uint(
-                    tgl_tf32_from_f32(fn_at(a, 8 * r + 2 * q + i, stream * a.hidden + c, c < a.hidden)));
+                fn[n][r][i] = __float_as_uint(tgl_tf32_from_f32(fn_at(a, 8 * r + 2 * q + i, stream * a.hidden + c,
+                                                                      c < a.hidden)));
 #pragma unroll
             for (int i = 0; i < 4; i++) sums[r][n][i] = 0;
         }
-    int stage = 0, before = STAGES - 1;         /* of this tile and the one before it */
+    int stage = 0, before = STAGES - 1; /* of this tile and the one before it */
 #pragma unroll 1
     for (int tile = 0; tile < num_tiles; tile++) {
         copy_async_wait<STAGES - 2>();
-        __syncthreads();                        /* the tile is there, and its tokens; the one before it is done */
+        __syncthreads(); /* the tile is there, and its tokens; the one before it is done */
         if (tile > 0) take_results(a, w, tile - 1, tiles + before * TILE_BYTES);
         if (tile + STAGES - 1 < num_tiles) fill_slot(a, w, tile + STAGES - 1, tiles + before * TILE_BYTES);
         copy_async_commit();
@@ -290,7 +303,7 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_RING_THREADS, BLOCKS) n
             add_tokens(x, at.parts + buffer + token * 2 * PARTS_STRIDE, sums);
             put_tokens(x, at.dmul + buffer + token * 4 * DMUL_STRIDE, at.slope + buffer + token * 4, fn);
         }
-        load_token(a, w, tile + 2, of_token);   /* not before: registers are short */
+        load_token(a, w, tile + 2, of_token); /* not before: registers are short */
         before = stage;
         stage = stage + 1 < STAGES ? stage + 1 : 0;
     }
@@ -298,7 +311,7 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_RING_THREADS, BLOCKS) n
     __syncthreads();
     if (num_tiles > 0) take_results(a, w, num_tiles - 1, tiles + before * TILE_BYTES);
 #pragma unroll
-    for (int r = 0; r < ROW_TILES; r++)         /* a lane has hi and lo of row `quad` for columns 2q and 2q + 1 */
+    for (int r = 0; r < ROW_TILES; r++) /* a lane has hi and lo of row `quad` for columns 2q and 2q + 1 */
 #pragma unroll
         for (int n = 0; n < 4; n++) {
             const i64 c = first_column + 32 * warp + 8 * n + 2 * q;

@@ -9,8 +9,8 @@
 
 static_assert(ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS, "ROWS is 1..80");
 
-extern "C" __global__ void __launch_bounds__(NORM_FN_FINISH_THREADS) norm_fn_finish_fwd(
-    const __grid_constant__ norm_fn_finish_fwd_args a)
+extern "C" __global__ void __launch_bounds__(NORM_FN_FINISH_THREADS)
+    norm_fn_finish_fwd(const __grid_constant__ norm_fn_finish_fwd_args a)
 {
     pdl_wait();
     pdl_trigger();

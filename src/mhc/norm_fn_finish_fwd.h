@@ -8,7 +8,7 @@
 
 typedef struct {
     partials in;
-    float *mixes, *out_mul, *sqrsum;        /* the last two: NULL: not wanted */
+    float *mixes, *out_mul, *sqrsum; /* the last two: NULL: not wanted */
     int64_t num_tokens, num_rows;
     float columns, eps;
 } norm_fn_finish_fwd_args;

@@ -43,14 +43,15 @@ static tgl_status cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden);
-tgl_signature tgl_mhc_post_bwd_signature = TGL_SIGNATURE(
-    "mhc_post_bwd(grad_out: " ROWS_STREAMS " rows, x: bf16[num_tokens, hidden] rows, residual: " ROWS_STREAMS "? rows,"
-    " post_mix: f32[num_tokens, num_streams], comb_mix: " MHC_SQUARE "?)"
-    " -> grad_x: bf16[num_tokens, hidden] rows, grad_residual: " ROWS_STREAMS "? strided,"
-    " grad_post_mix: f32[num_tokens, num_streams], grad_comb_mix: " MHC_SQUARE "? where " MHC_RULES
-    ", comb_mix needs residual, residual needs grad_residual, grad_residual needs grad_comb_mix,"
-    " grad_comb_mix needs comb_mix",
-    NULL, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_post_bwd_signature =
+    TGL_SIGNATURE("mhc_post_bwd(grad_out: " ROWS_STREAMS
+                  " rows, x: bf16[num_tokens, hidden] rows, residual: " ROWS_STREAMS "? rows,"
+                  " post_mix: f32[num_tokens, num_streams], comb_mix: " MHC_SQUARE "?)"
+                  " -> grad_x: bf16[num_tokens, hidden] rows, grad_residual: " ROWS_STREAMS "? strided,"
+                  " grad_post_mix: f32[num_tokens, num_streams], grad_comb_mix: " MHC_SQUARE "? where " MHC_RULES
+                  ", comb_mix needs residual, residual needs grad_residual, grad_residual needs grad_comb_mix,"
+                  " grad_comb_mix needs comb_mix",
+                  NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -85,14 +86,21 @@ tgl_status tgl_mhc_post_bwd(const DLTensor *grad_out, const DLTensor *x, const D
                             DLTensor *grad_residual, DLTensor *grad_post_mix, DLTensor *grad_comb_mix,
                             tgl_stream stream)
 {
-    const DLTensor *tensors[] = { grad_out, x, residual, post_mix, comb_mix, grad_x, grad_residual, grad_post_mix,
+    const DLTensor *tensors[] = { grad_out,     x, residual, post_mix, comb_mix, grad_x, grad_residual, grad_post_mix,
                                   grad_comb_mix };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_post_bwd_signature, tensors, NULL, &n.num_tokens));
     const float *const post = tgl_data(post_mix), *const comb = tgl_data_or_null(comb_mix);
-    problem p = { .grad_out = tgl_rows_in(grad_out), .x = tgl_rows_in(x), .post_mix = post, .comb_mix = comb,
-                  .has_comb = comb_mix != NULL, .grad_x = tgl_rows_out(grad_x), .grad_post_mix = tgl_data(grad_post_mix),
-                  .num_tokens = n.num_tokens, .num_streams = n.num_streams, .hidden = n.hidden,
+    problem p = { .grad_out = tgl_rows_in(grad_out),
+                  .x = tgl_rows_in(x),
+                  .post_mix = post,
+                  .comb_mix = comb,
+                  .has_comb = comb_mix != NULL,
+                  .grad_x = tgl_rows_out(grad_x),
+                  .grad_post_mix = tgl_data(grad_post_mix),
+                  .num_tokens = n.num_tokens,
+                  .num_streams = n.num_streams,
+                  .hidden = n.hidden,
                   .has_mix_vectors = ((uintptr_t)post | (uintptr_t)comb) % 16 == 0 };
     if (comb_mix) {
         TGL_TRY(tgl_expect_rows_apart("grad_residual", grad_residual));

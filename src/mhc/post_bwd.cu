@@ -11,9 +11,10 @@
 #include "mhc/post_bwd.h"
 
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_COMB == 0 || HAS_COMB == 1) &&
-              (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+                  (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              "a macro is out of range");
 
-enum { MIXED = HAS_COMB ? STREAMS : 0, VALUES = STREAMS * (1 + MIXED) };    /* streams of the residual; a token's sums */
+enum { MIXED = HAS_COMB ? STREAMS : 0, VALUES = STREAMS * (1 + MIXED) }; /* streams of the residual; a token's sums */
 
 /* Sums over columns of this thread's unit of v with each stream of d, over the warp: to values first .. first + STREAMS
  * - 1 of a group. */
@@ -52,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS) post_bwd(const __
     pdl_wait();
 #pragma unroll 1
     for (i64 t = blockIdx.x; t < a.num_tokens; t += gridDim.x) {
-        if (threadIdx.x == 0) {                 /* first needed when all columns are there */
+        if (threadIdx.x == 0) { /* first needed when all columns are there */
             prefetch_l2(a.post_mix + t * STREAMS);
             if (HAS_COMB) prefetch_l2(a.comb_mix + t * (STREAMS * STREAMS));
         }
@@ -74,10 +75,10 @@ extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS) post_bwd(const __
 #pragma unroll
                     for (int o = 0; o < STREAMS; o++) {
                         d[o] = load_unit_ahead(a.grad_out.data + t * a.grad_out.token + o * a.grad_out.stream, first,
-                                         a.hidden);
+                                               a.hidden);
                         if (HAS_COMB)
-                            x[o] = load_unit_ahead(a.residual.data + t * a.residual.token + o * a.residual.stream, first,
-                                             a.hidden);
+                            x[o] = load_unit_ahead(a.residual.data + t * a.residual.token + o * a.residual.stream,
+                                                   first, a.hidden);
                     }
                 }
                 add_products(sums, y, d, 0, group);

@@ -8,7 +8,7 @@
 typedef struct {
     rows_in grad_out, x, residual;
     const float *post_mix, *comb_mix;
-    int32_t has_comb;                       /* else residual, grad_residual and grad_comb_mix are missing, too */
+    int32_t has_comb; /* else residual, grad_residual and grad_comb_mix are missing, too */
     rows_out grad_x, grad_residual;
     float *grad_post_mix, *grad_comb_mix;
     int64_t num_tokens, num_streams, hidden;

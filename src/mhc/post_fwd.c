@@ -37,10 +37,11 @@ static tgl_status cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_tokens, hidden, num_streams);
-tgl_signature tgl_mhc_post_fwd_signature = TGL_SIGNATURE(
-    "mhc_post_fwd(x: bf16[num_tokens, hidden] rows, residual: " ROWS_STREAMS " rows,"
-    " post_mix: f32[num_tokens, num_streams], comb_mix: " MHC_SQUARE "?) -> out: " ROWS_STREAMS " strided"
-    " where " MHC_RULES ", out may be residual", NULL, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_post_fwd_signature =
+    TGL_SIGNATURE("mhc_post_fwd(x: bf16[num_tokens, hidden] rows, residual: " ROWS_STREAMS " rows,"
+                  " post_mix: f32[num_tokens, num_streams], comb_mix: " MHC_SQUARE "?) -> out: " ROWS_STREAMS " strided"
+                  " where " MHC_RULES ", out may be residual",
+                  NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -77,7 +78,9 @@ tgl_status tgl_mhc_post_fwd(const DLTensor *x, const DLTensor *residual, const D
     TGL_TRY(tgl_take(&tgl_mhc_post_fwd_signature, tensors, NULL, &n.num_tokens));
     TGL_TRY(tgl_expect_rows_apart("out", out));
     const float *const post = tgl_data(post_mix), *const comb = tgl_data_or_null(comb_mix);
-    problem p = { tgl_rows_in(x), tgl_rows_in(residual), post, comb, comb_mix != NULL, tgl_rows_out(out),
-                  n.num_tokens, n.num_streams, n.hidden, ((uintptr_t)post | (uintptr_t)comb) % 16 == 0 };
+    problem p = {
+        tgl_rows_in(x),    tgl_rows_in(residual), post,          comb,     comb_mix != NULL,
+        tgl_rows_out(out), n.num_tokens,          n.num_streams, n.hidden, ((uintptr_t)post | (uintptr_t)comb) % 16 == 0
+    };
     return tgl_run(&tgl_mhc_post_fwd_signature, &OP, tensors, &p, stream);
 }

@@ -10,7 +10,8 @@
 #include "mhc/post_fwd.h"
 
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_COMB == 0 || HAS_COMB == 1) &&
-              (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+                  (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              "a macro is out of range");
 
 extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS) post_fwd(const __grid_constant__ post_fwd_args a)
 {
@@ -19,7 +20,7 @@ extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS) post_fwd(const
     if (first < a.hidden)
 #pragma unroll 1
         for (i64 t = blockIdx.y; t < a.num_tokens; t += gridDim.y) {
-            uint4 x[STREAMS];                   /* read before out is written, which may be residual */
+            uint4 x[STREAMS]; /* read before out is written, which may be residual */
             float gate[STREAMS], comb[HAS_COMB ? STREAMS * STREAMS : 1];
             const uint4 y = load_unit(a.x.data + t * a.x.token, first, a.hidden);
 #pragma unroll

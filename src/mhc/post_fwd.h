@@ -7,8 +7,8 @@
 
 typedef struct {
     rows_in x, residual;
-    const float *post_mix, *comb_mix;       /* [num_tokens, num_streams], [num_tokens, num_streams^2], packed */
-    int32_t has_comb;                       /* its data may be missing while kernels are prepared */
+    const float *post_mix, *comb_mix; /* [num_tokens, num_streams], [num_tokens, num_streams^2], packed */
+    int32_t has_comb;                 /* its data may be missing while kernels are prepared */
     rows_out out;
     int64_t num_tokens, num_streams, hidden;
     int32_t has_mix_vectors;

@@ -21,8 +21,8 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
             const float mix = p->mix[t * p->num_streams + i];
             p->grad_mix[t * p->num_streams + i] = tgl_one_nan(tgl_rows_dot(d, x, p->hidden));
             for (int64_t c = 0; c < p->hidden; c++)
-                grad_x[c] = tgl_bf16_from_f32(
-                    tgl_fma(mix, tgl_bf16_to_f32(d[c]), p->accumulate ? tgl_bf16_to_f32(grad_x[c]) : 0.0f));
+                grad_x[c] = tgl_bf16_from_f32(tgl_fma(mix, tgl_bf16_to_f32(d[c]),
+                                                      p->accumulate ? tgl_bf16_to_f32(grad_x[c]) : 0.0f));
         }
 }
 
@@ -33,10 +33,11 @@ static tgl_status cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_tokens, hidden, num_streams);
-tgl_signature tgl_mhc_pre_apply_mix_bwd_signature = TGL_SIGNATURE(
-    "mhc_pre_apply_mix_bwd(grad_out: bf16[num_tokens, hidden] rows, x: " ROWS_STREAMS " rows,"
-    " mix: f32[num_tokens, num_streams], grad_x: " ROWS_STREAMS "! strided)"
-    " -> grad_mix: f32[num_tokens, num_streams] where " MHC_RULES, NULL, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_pre_apply_mix_bwd_signature =
+    TGL_SIGNATURE("mhc_pre_apply_mix_bwd(grad_out: bf16[num_tokens, hidden] rows, x: " ROWS_STREAMS " rows,"
+                  " mix: f32[num_tokens, num_streams], grad_x: " ROWS_STREAMS "! strided)"
+                  " -> grad_mix: f32[num_tokens, num_streams] where " MHC_RULES,
+                  NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -72,7 +73,9 @@ tgl_status tgl_mhc_pre_apply_mix_bwd(const DLTensor *grad_out, const DLTensor *x
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_pre_apply_mix_bwd_signature, tensors, NULL, &n.num_tokens));
     TGL_TRY(tgl_expect_rows_apart("grad_x", grad_x));
-    problem p = { tgl_rows_in(grad_out), tgl_rows_in(x), tgl_data(mix), tgl_rows_out(grad_x), tgl_data(grad_mix),
-                  n.num_tokens, n.num_streams, n.hidden, accumulate, (uintptr_t)tgl_data(mix) % 16 == 0 };
+    problem p = {
+        tgl_rows_in(grad_out), tgl_rows_in(x), tgl_data(mix), tgl_rows_out(grad_x), tgl_data(grad_mix),
+        n.num_tokens,          n.num_streams,  n.hidden,      accumulate,           (uintptr_t)tgl_data(mix) % 16 == 0
+    };
     return tgl_run(&tgl_mhc_pre_apply_mix_bwd_signature, &OP, tensors, &p, stream);
 }

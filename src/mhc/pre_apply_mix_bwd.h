@@ -8,7 +8,7 @@
 typedef struct {
     rows_in grad_out, x;
     const float *mix;
-    rows_out grad_x;                        /* added to if `accumulate` */
+    rows_out grad_x; /* added to if `accumulate` */
     float *grad_mix;
     int64_t num_tokens, num_streams, hidden;
     int32_t accumulate, has_mix_vectors;

@@ -29,9 +29,10 @@ static tgl_status cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_tokens, num_streams, hidden);
-tgl_signature tgl_mhc_pre_apply_mix_fwd_signature = TGL_SIGNATURE(
-    "mhc_pre_apply_mix_fwd(x: " ROWS_STREAMS " rows, mix: f32[num_tokens, num_streams])"
-    " -> out: bf16[num_tokens, hidden] rows where " MHC_RULES, NULL, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_pre_apply_mix_fwd_signature =
+    TGL_SIGNATURE("mhc_pre_apply_mix_fwd(x: " ROWS_STREAMS " rows, mix: f32[num_tokens, num_streams])"
+                  " -> out: bf16[num_tokens, hidden] rows where " MHC_RULES,
+                  NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -63,7 +64,12 @@ tgl_status tgl_mhc_pre_apply_mix_fwd(const DLTensor *x, const DLTensor *mix, DLT
     const DLTensor *tensors[] = { x, mix, out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_pre_apply_mix_fwd_signature, tensors, NULL, &n.num_tokens));
-    problem p = { tgl_rows_in(x), tgl_data(mix), tgl_rows_out(out), n.num_tokens, n.num_streams, n.hidden,
+    problem p = { tgl_rows_in(x),
+                  tgl_data(mix),
+                  tgl_rows_out(out),
+                  n.num_tokens,
+                  n.num_streams,
+                  n.hidden,
                   (uintptr_t)tgl_data(mix) % 16 == 0 };
     return tgl_run(&tgl_mhc_pre_apply_mix_fwd_signature, &OP, tensors, &p, stream);
 }

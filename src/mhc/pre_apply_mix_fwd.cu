@@ -11,8 +11,8 @@
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && (HAS_VECTORS == 0 || HAS_VECTORS == 1),
               "a macro is out of range");
 
-extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS) pre_apply_mix_fwd(
-    const __grid_constant__ pre_apply_mix_fwd_args a)
+extern "C" __global__ void __launch_bounds__(ROWS_COLUMN_THREADS)
+    pre_apply_mix_fwd(const __grid_constant__ pre_apply_mix_fwd_args a)
 {
     const i64 first = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * ROWS_UNIT;
     pdl_wait();

@@ -7,7 +7,7 @@
 
 typedef struct {
     rows_in x;
-    const float *mix;                       /* [num_tokens, num_streams], packed */
+    const float *mix; /* [num_tokens, num_streams], packed */
     rows_out out;
     int64_t num_tokens, num_streams, hidden;
     int32_t has_mix_vectors;

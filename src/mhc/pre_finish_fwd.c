@@ -101,32 +101,42 @@ static tgl_shape vectors_shape(void *context, const tgl_target *target)
     if (target->architecture < 90) return any_shape(p, target);
     p->slice = (int32_t)tgl_ceil_div(units, slices);
     const int64_t sweeps = tgl_ceil_div(p->slice, PRE_FINISH_SLICE_THREADS);
-    return with_gates(p, (tgl_shape){ { slices }, .block = (int)tgl_ceil_div(tgl_ceil_div(p->slice, sweeps), 32) * 32,
+    return with_gates(p, (tgl_shape){ { slices },
+                                      .block = (int)tgl_ceil_div(tgl_ceil_div(p->slice, sweeps), 32) * 32,
                                       .shared_bytes = p->slice * bytes });
 }
 
-static const tgl_op OP = { cpu, plan, { [VECTORS] = { has_vectors, NULL, vectors_shape },
-                                        [ANY] = { NULL, NULL, any_shape } } };
+static const tgl_op OP = { cpu,
+                           plan,
+                           { [VECTORS] = { has_vectors, NULL, vectors_shape }, [ANY] = { NULL, NULL, any_shape } } };
 
 tgl_status tgl_mhc_pre_finish_fwd(const DLTensor *residual, const DLTensor *out_mul_parts, const DLTensor *sqrsum_parts,
                                   const DLTensor *scale, const DLTensor *base, DLTensor *pre_mix, DLTensor *post_mix,
                                   DLTensor *comb_mix, DLTensor *out, const tgl_mhc_params *params, tgl_stream stream)
 {
-    const DLTensor *tensors[] = { residual, out_mul_parts, sqrsum_parts, scale, base, pre_mix, post_mix, comb_mix,
-                                  out };
+    const DLTensor *tensors[] = {
+        residual, out_mul_parts, sqrsum_parts, scale, base, pre_mix, post_mix, comb_mix, out
+    };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_pre_finish_fwd_signature, tensors, params, &n.num_tokens));
     if ((post_mix && n.num_groups < 2) || (comb_mix && n.num_groups < 3))
         return tgl_fail(TGL_ERR_ARGUMENT, "scale: shape is [%d], want [%s] with %s", (int)n.num_groups,
                         comb_mix ? "3" : "2 or 3", comb_mix ? "comb_mix" : "post_mix");
     problem p = { .in = { tgl_data(out_mul_parts), tgl_data(sqrsum_parts), n.num_splits },
-                  .residual = tgl_rows_in(residual), .scale = tgl_data(scale), .base = tgl_data(base),
+                  .residual = tgl_rows_in(residual),
+                  .scale = tgl_data(scale),
+                  .base = tgl_data(base),
                   .gates = { tgl_data_or_null(pre_mix), tgl_data_or_null(post_mix), tgl_data_or_null(comb_mix) },
-                  .out = tgl_rows_out(out), .num_tokens = n.num_tokens, .num_streams = n.num_streams,
+                  .out = tgl_rows_out(out),
+                  .num_tokens = n.num_tokens,
+                  .num_streams = n.num_streams,
                   .hidden = n.hidden,
-                  .num_groups = (int32_t)n.num_groups, .num_rows = gates_columns((int)n.num_streams, (int)n.num_groups),
-                  .repeat = tgl_mhc_sinkhorn_repeat(params), .columns = (float)(n.num_streams * n.hidden),
+                  .num_groups = (int32_t)n.num_groups,
+                  .num_rows = gates_columns((int)n.num_streams, (int)n.num_groups),
+                  .repeat = tgl_mhc_sinkhorn_repeat(params),
+                  .columns = (float)(n.num_streams * n.hidden),
                   .rms_eps = tgl_mhc_rms_eps(params),
-                  .sinkhorn_eps = tgl_mhc_sinkhorn_eps(params), .numbers = tgl_mhc_gates(params) };
+                  .sinkhorn_eps = tgl_mhc_sinkhorn_eps(params),
+                  .numbers = tgl_mhc_gates(params) };
     return tgl_run(&tgl_mhc_pre_finish_fwd_signature, &OP, tensors, &p, stream);
 }

@@ -12,20 +12,21 @@
 #include "mhc/pre_finish_fwd.h"
 
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && GROUPS >= 1 && GROUPS <= 3 &&
-              (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+                  (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              "a macro is out of range");
 
 #define HAS_BULK (HAS_VECTORS && __CUDA_ARCH__ >= 900)
 enum { GATES = (GROUPS > 1 ? 2 : 1) * STREAMS, ROWS = GROUPS == 3 ? STREAMS * (STREAMS + 2) : GATES };
 
 /* ---- gates and comb of a tile ---- */
 
-struct tile_sums { float of[PRE_FINISH_TILE][ROWS + 1]; };     /* of each row, then of squares; then rows of E */
+struct tile_sums { float of[PRE_FINISH_TILE][ROWS + 1]; }; /* of each row, then of squares; then rows of E */
 
 DEV void make_gates(const pre_finish_fwd_args &a, i64 first, int tokens, tile_sums &s)
 {
 #pragma unroll 1
     for (int k = (int)threadIdx.x; k < tokens * (ROWS + 1); k += (int)blockDim.x) {
-        const int row = k - tokens * ROWS, token = row < 0 ? k / ROWS : row;       /* of a token, then of squares */
+        const int row = k - tokens * ROWS, token = row < 0 ? k / ROWS : row; /* of a token, then of squares */
         const int j = row < 0 ? k % ROWS : ROWS;
         s.of[token][j] = pre_finish_sum(&a, first + token, j, ROWS);
     }
@@ -35,8 +36,7 @@ DEV void make_gates(const pre_finish_fwd_args &a, i64 first, int tokens, tile_su
         const int token = k / GATES, j = k % GATES;
         const float r = projection_rms(s.of[token][ROWS], a.columns, a.rms_eps);
         float *const to = j < STREAMS ? a.gates[0] : a.gates[1];
-        if (to)
-            to[(first + token) * STREAMS + j % STREAMS] = pre_finish_gate(&a, j, STREAMS, s.of[token][j], r);
+        if (to) to[(first + token) * STREAMS + j % STREAMS] = pre_finish_gate(&a, j, STREAMS, s.of[token][j], r);
     }
 }
 
@@ -49,8 +49,7 @@ DEV void make_combs(const pre_finish_fwd_args &a, i64 first, int tokens, tile_su
         const float r = projection_rms(s.of[token][ROWS], a.columns, a.rms_eps);
         float row[STREAMS];
 #pragma unroll
-        for (int o = 0; o < STREAMS; o++)
-            row[o] = mhc_logit(s.of[token][begin + o] * r, a.scale[2], a.base[begin + o]);
+        for (int o = 0; o < STREAMS; o++) row[o] = mhc_logit(s.of[token][begin + o] * r, a.scale[2], a.base[begin + o]);
         mhc_sinkhorn_row(row, STREAMS, a.sinkhorn_eps);
 #pragma unroll
         for (int o = 0; o < STREAMS; o++) s.of[token][begin + o] = row[o];
@@ -61,12 +60,12 @@ DEV void make_combs(const pre_finish_fwd_args &a, i64 first, int tokens, tile_su
         float *const to = a.gates[2] + (first + token) * (STREAMS * STREAMS);
         mhc_matrix m;
 #pragma unroll
-        for (int i = 0; i < STREAMS * STREAMS; i++)
-            m.e[i / STREAMS][i % STREAMS] = s.of[token][2 * STREAMS + i];
+        for (int i = 0; i < STREAMS * STREAMS; i++) m.e[i / STREAMS][i % STREAMS] = s.of[token][2 * STREAMS + i];
         mhc_sinkhorn_steps(&m, STREAMS, a.repeat, a.sinkhorn_eps);
 #pragma unroll
         for (int i = 0; i < STREAMS * STREAMS; i++)
-            to[i] = tgl_one_nan(mhc_sinkhorn_product(m.e[i / STREAMS][i % STREAMS], m.u[i / STREAMS], m.v[i % STREAMS]));
+            to[i] =
+                tgl_one_nan(mhc_sinkhorn_product(m.e[i / STREAMS][i % STREAMS], m.u[i / STREAMS], m.v[i % STREAMS]));
     }
 }
 
@@ -154,8 +153,8 @@ DEV void make_slice(const pre_finish_fwd_args &a, i64 t, float (&pre)[STREAMS], 
 /* Blocks an SM that registers must allow, where none is spilled for it. */
 enum { BLOCKS = STREAMS == 4 && __CUDA_ARCH__ / 100 == 9 ? 5 : 1 };
 
-extern "C" __global__ void __launch_bounds__(PRE_FINISH_THREADS, BLOCKS) pre_finish_fwd(
-    const __grid_constant__ pre_finish_fwd_args a)
+extern "C" __global__ void __launch_bounds__(PRE_FINISH_THREADS, BLOCKS)
+    pre_finish_fwd(const __grid_constant__ pre_finish_fwd_args a)
 {
     SHARED(tile_sums, sums);
     SHARED(float[STREAMS], pre);
@@ -168,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(PRE_FINISH_THREADS, BLOCKS) pre_fin
             const int tokens = (int)min((i64)a.tile, a.num_tokens - first);
             make_gates(a, first, tokens, sums);
             if (GROUPS == 3 && a.gates[2]) make_combs(a, first, tokens, sums);
-            __syncthreads();                    /* before the next tile's sums */
+            __syncthreads(); /* before the next tile's sums */
         }
     } else {
         const i64 first = blockIdx.y - a.gate_rows, step = gridDim.y - a.gate_rows;
@@ -186,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(PRE_FINISH_THREADS, BLOCKS) pre_fin
 #else
             make_columns(a, t, pre);
 #endif
-            __syncthreads();                    /* before the next token's gates and columns */
+            __syncthreads(); /* before the next token's gates and columns */
         }
     }
     pdl_trigger();

@@ -11,20 +11,20 @@ typedef struct {
     partials in;
     rows_in residual;
     const float *scale, *base;
-    float *gates[3];                        /* pre_mix, post_mix, comb_mix; each NULL: not wanted */
+    float *gates[3]; /* pre_mix, post_mix, comb_mix; each NULL: not wanted */
     rows_out out;
     int64_t num_tokens, num_streams, hidden;
-    int64_t gate_rows;                      /* rows of the grid whose blocks make gates */
-    int32_t num_groups, num_rows, repeat, tile;     /* tile: tokens of such a block */
-    int32_t slice;                          /* units of a block's columns in shared memory */
-    float columns, rms_eps, sinkhorn_eps;   /* columns: num_streams * hidden */
+    int64_t gate_rows;                          /* rows of the grid whose blocks make gates */
+    int32_t num_groups, num_rows, repeat, tile; /* tile: tokens of such a block */
+    int32_t slice;                              /* units of a block's columns in shared memory */
+    float columns, rms_eps, sinkhorn_eps;       /* columns: num_streams * hidden */
     gates_numbers numbers;
 } pre_finish_fwd_args;
 
 #define PRE_FINISH_THREADS 256
-#define PRE_FINISH_TILE 32          /* most tokens of a block that makes gates */
-#define PRE_FINISH_SLICE 32768      /* most bytes of a block's columns in shared memory */
-#define PRE_FINISH_SLICE_THREADS 128        /* of such a block, at most */
+#define PRE_FINISH_TILE 32           /* most tokens of a block that makes gates */
+#define PRE_FINISH_SLICE 32768       /* most bytes of a block's columns in shared memory */
+#define PRE_FINISH_SLICE_THREADS 128 /* of such a block, at most */
 
 /* The sum of row j of token t; of its squares, if j is the number of rows. */
 TGL_INLINE float pre_finish_sum(const pre_finish_fwd_args *a, int64_t t, int j, int rows)

@@ -24,7 +24,8 @@ static void add_groups(float *entries, int64_t count, int64_t group, int64_t par
 /* Where column k of a step is in its piece. */
 static int64_t column_of_step(int step, int k) { return 8 * (k % 8 / 2) + 4 * step + 2 * (k / 8) + k % 2; }
 
-static float multiply_chunk(const pre_fwd_args *p, const uint16_t *x, const float *fn, const float *weight, int64_t first)
+static float multiply_chunk(const pre_fwd_args *p, const uint16_t *x, const float *fn, const float *weight,
+                            int64_t first)
 {
     float sums[2] = { 0, 0 };
     for (int64_t piece = first; piece < first + p->pieces * PROJECTION_PIECE; piece += PROJECTION_PIECE)
@@ -64,7 +65,7 @@ static void sum_token(const pre_fwd_args *p, int64_t t, int64_t row, float entri
 {
     const int64_t n = p->num_streams, count = 2 * n * p->segments;
     for (int64_t i = 0; i < parts; i++) entries[i] = 0;
-    if (p->hidden == 0) return;                 /* there is no memory */
+    if (p->hidden == 0) return; /* there is no memory */
     for (int64_t chunk = 0; chunk < count; chunk++) {
         const int64_t i = chunk % (2 * n) / 2, half = 2 * (chunk / (2 * n)) + chunk % 2;
         const int64_t first = half * p->pieces * PROJECTION_PIECE;
@@ -157,7 +158,8 @@ tgl_signature tgl_mhc_pre_fwd_signature = TGL_SIGNATURE(
     "mhc_pre_fwd(residual: " ROWS_STREAMS " rows, fn: f32[" MHC_MIXES ", num_streams * hidden],"
     " norm_weight: f32[num_streams * hidden]?, scale: f32[num_groups], base: f32[" MHC_MIXES "],"
     " input_weight: bf16|f32[hidden]?, has_rms_eps: bool, rms_eps: float >= 0 with has_rms_eps, " MHC_PRE ", " MHC_POST
-    ", " MHC_SINKHORN ", norm: bool, has_norm_eps: bool, norm_eps: float >= 0 with has_norm_eps, norm_scale: float >= 0)"
+    ", " MHC_SINKHORN
+    ", norm: bool, has_norm_eps: bool, norm_eps: float >= 0 with has_norm_eps, norm_scale: float >= 0)"
     " -> pre_mix: f32[num_tokens, num_streams]?, post_mix: f32[num_tokens, num_streams]?, comb_mix: " MHC_SQUARE "?,"
     " out: bf16[num_tokens, hidden] rows, raw: bf16[num_tokens, hidden]? rows, rstd: f32[num_tokens]?,"
     " out_mul: f32[num_tokens, " MHC_MIXES "]?, sqrsum: f32[num_tokens]?"
@@ -183,13 +185,14 @@ static int plan(const void *context, tgl_kernel *kernels)
     const tgl_macro groups = { "GROUPS", a->num_groups }, parts = { "PARTS", a->num_splits > 0 };
     const tgl_macro pieces = { "PIECES", a->pieces };
     const bool is_tuned = has_stream(a->num_streams, a->hidden, a->num_rows);
-    kernels[SPLIT] = (tgl_kernel){ is_tuned ? "mhc/pre_fwd_split" : NULL, { pieces, segments, rows, groups, weight, parts } };
+    kernels[SPLIT] =
+        (tgl_kernel){ is_tuned ? "mhc/pre_fwd_split" : NULL, { pieces, segments, rows, groups, weight, parts } };
     kernels[STREAM] = (tgl_kernel){ is_tuned && !a->has_weight ? "mhc/pre_fwd_stream" : NULL,
                                     { pieces, segments, rows, groups, parts, { "NORM", a->is_normed } } };
     kernels[VECTORS] = (tgl_kernel){ a->hidden % ROWS_UNIT ? NULL : "mhc/pre_fwd",
                                      { streams, rows, segments, weight, groups, parts, { "HAS_VECTORS", 1 } } };
-    kernels[ANY] = (tgl_kernel){ "mhc/pre_fwd",
-                                 { streams, rows, segments, weight, groups, parts, { "HAS_VECTORS", 0 } } };
+    kernels[ANY] =
+        (tgl_kernel){ "mhc/pre_fwd", { streams, rows, segments, weight, groups, parts, { "HAS_VECTORS", 0 } } };
     return NUM_KERNELS;
 }
 
@@ -216,9 +219,8 @@ static bool fits_stream(const void *context, const tgl_target *target)
     const pre_fwd_args *a = &((const pre_problem *)context)->args;
     const rows_in *r = &a->residual;
     return target->architecture >= 90 && target->architecture < 120 && target->num_sms >= a->segments &&
-           has_vectors(context, target) &&
-           r->stream > 0 && r->stream < (int64_t)1 << 38 && r->token >= 0 && r->token < (int64_t)1 << 38 &&
-           (r->token > 0 || a->num_tokens == 1) && a->num_tokens < (int64_t)1 << 31 &&
+           has_vectors(context, target) && r->stream > 0 && r->stream < (int64_t)1 << 38 && r->token >= 0 &&
+           r->token < (int64_t)1 << 38 && (r->token > 0 || a->num_tokens == 1) && a->num_tokens < (int64_t)1 << 31 &&
            target->max_smem_per_block >= PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->is_normed);
 }
 
@@ -237,7 +239,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
     pre_fwd_args *a = &((pre_problem *)context)->args;
     return (tgl_shape){ { a->segments, tgl_strided_grid(tiles_of(a->num_tokens, a->num_streams), 65535) },
                         .block = (int)(64 * a->num_streams),
-                        .shared_bytes = PRE_SHARED_BYTES(a->num_streams), TGL_ARGS(*a) };
+                        .shared_bytes = PRE_SHARED_BYTES(a->num_streams),
+                        TGL_ARGS(*a) };
 }
 
 static tgl_shape split_shape(void *context, const tgl_target *target)
@@ -246,9 +249,12 @@ static tgl_shape split_shape(void *context, const tgl_target *target)
     pre_fwd_args *a = &p->args;
     p->any = shape(context, target);
     p->otherwise = (tgl_other_launch){ VECTORS, &p->any };
-    return (tgl_shape){ { PRE_SPLIT_CHUNKS(a->segments) }, .block = PRE_SPLIT_THREADS, .cooperative = true,
+    return (tgl_shape){ { PRE_SPLIT_CHUNKS(a->segments) },
+                        .block = PRE_SPLIT_THREADS,
+                        .cooperative = true,
                         .shared_bytes = PRE_SPLIT_BYTES(a->pieces, a->segments, a->num_rows, a->num_tokens),
-                        .otherwise = &p->otherwise, TGL_ARGS(*a) };
+                        .otherwise = &p->otherwise,
+                        TGL_ARGS(*a) };
 }
 
 static tgl_shape stream_shape(void *context, const tgl_target *target)
@@ -258,21 +264,31 @@ static tgl_shape stream_shape(void *context, const tgl_target *target)
     const int64_t tiles = tgl_ceil_div(a->num_tokens, PRE_STREAM_TILE);
     const uint64_t hidden = (uint64_t)a->hidden, between = a->num_tokens > 1 ? (uint64_t)a->residual.token : hidden;
     p->stream.args = *a;
-    p->copied = (tgl_copied_tensor){ .map = p->stream.map, .data = a->residual.data, .rank = 4,
+    p->copied = (tgl_copied_tensor){ .map = p->stream.map,
+                                     .data = a->residual.data,
+                                     .rank = 4,
                                      .sizes = { 64, PRE_STREAM_STREAMS, (uint64_t)a->num_tokens, hidden / 64 },
                                      .strides = { 2 * (uint64_t)a->residual.stream, 2 * between, 128 },
                                      .box = { 64, PRE_STREAM_STREAMS, PRE_STREAM_TILE, (uint32_t)a->pieces } };
     p->any = shape(context, target);
     p->otherwise = (tgl_other_launch){ VECTORS, &p->any };
     const int64_t clusters = tgl_strided_grid(tgl_min(tiles, target->num_sms / a->segments), INT32_MAX);
-    return (tgl_shape){ { a->segments * clusters }, .block = PRE_STREAM_THREADS, .cluster = (int)a->segments,
+    return (tgl_shape){ { a->segments * clusters },
+                        .block = PRE_STREAM_THREADS,
+                        .cluster = (int)a->segments,
                         .shared_bytes = PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->is_normed),
-                        .is_cut = true, .copied = &p->copied, .otherwise = &p->otherwise, TGL_ARGS(p->stream) };
+                        .is_cut = true,
+                        .copied = &p->copied,
+                        .otherwise = &p->otherwise,
+                        TGL_ARGS(p->stream) };
 }
 
-const tgl_op TGL_PRE_FWD = { cpu, plan, { [SPLIT] = { fits_split, NULL, split_shape },
-                                          [STREAM] = { fits_stream, pays_stream, stream_shape },
-                                          [VECTORS] = { has_vectors, NULL, shape }, [ANY] = { NULL, NULL, shape } } };
+const tgl_op TGL_PRE_FWD = { cpu,
+                             plan,
+                             { [SPLIT] = { fits_split, NULL, split_shape },
+                               [STREAM] = { fits_stream, pays_stream, stream_shape },
+                               [VECTORS] = { has_vectors, NULL, shape },
+                               [ANY] = { NULL, NULL, shape } } };
 
 /* Of the workspace: counters, then partial sums. */
 static int64_t counter_bytes(int64_t num_tokens, int64_t num_streams)
@@ -309,10 +325,10 @@ void tgl_pre_take(pre_fwd_args *a, const DLTensor *residual, const DLTensor *fn,
 }
 
 tgl_status tgl_mhc_pre_fwd(const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,
-                           const DLTensor *scale, const DLTensor *base, const DLTensor *input_weight,
-                           DLTensor *pre_mix, DLTensor *post_mix, DLTensor *comb_mix, DLTensor *out, DLTensor *raw,
-                           DLTensor *rstd, DLTensor *out_mul, DLTensor *sqrsum, const tgl_mhc_params *params,
-                           void *workspace, size_t workspace_bytes, tgl_stream stream)
+                           const DLTensor *scale, const DLTensor *base, const DLTensor *input_weight, DLTensor *pre_mix,
+                           DLTensor *post_mix, DLTensor *comb_mix, DLTensor *out, DLTensor *raw, DLTensor *rstd,
+                           DLTensor *out_mul, DLTensor *sqrsum, const tgl_mhc_params *params, void *workspace,
+                           size_t workspace_bytes, tgl_stream stream)
 {
     const DLTensor *tensors[] = { residual, fn,       norm_weight, scale, base, input_weight, pre_mix,
                                   post_mix, comb_mix, out,         raw,   rstd, out_mul,      sqrsum };
@@ -322,15 +338,24 @@ tgl_status tgl_mhc_pre_fwd(const DLTensor *residual, const DLTensor *fn, const D
         return tgl_fail(TGL_ERR_ARGUMENT, "scale: shape is [%d], want [%s] with %s", (int)n.num_groups,
                         comb_mix ? "3" : "2 or 3", comb_mix ? "comb_mix" : "post_mix");
     TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, tgl_mhc_pre_fwd_workspace_size(residual, fn)));
-    pre_problem p = { .args = { .scale = tgl_data(scale), .base = tgl_data(base), .input_weight = tgl_data_or_null(input_weight),
-                       .out_mul = tgl_data_or_null(out_mul), .sqrsum = tgl_data_or_null(sqrsum),
-                       .gates = { tgl_data_or_null(pre_mix), tgl_data_or_null(post_mix), tgl_data_or_null(comb_mix) },
-                       .out = tgl_rows_out(out), .rstd = tgl_data_or_null(rstd), .num_groups = (int32_t)n.num_groups,
-                       .repeat = tgl_mhc_sinkhorn_repeat(params), .is_normed = params->norm,
-                       .has_bf16_weight = input_weight && tgl_dtype_bits(input_weight->dtype) == 16,
-                       .rms_eps = tgl_mhc_rms_eps(params), .sinkhorn_eps = tgl_mhc_sinkhorn_eps(params),
-                       .norm_eps = params->has_norm_eps ? params->norm_eps : 1e-6f,
-                       .norm_scale = params->norm_scale != 0 ? params->norm_scale : 1, .numbers = tgl_mhc_gates(params) } };
+    pre_problem p = { .args = { .scale = tgl_data(scale),
+                                .base = tgl_data(base),
+                                .input_weight = tgl_data_or_null(input_weight),
+                                .out_mul = tgl_data_or_null(out_mul),
+                                .sqrsum = tgl_data_or_null(sqrsum),
+                                .gates = { tgl_data_or_null(pre_mix), tgl_data_or_null(post_mix),
+                                           tgl_data_or_null(comb_mix) },
+                                .out = tgl_rows_out(out),
+                                .rstd = tgl_data_or_null(rstd),
+                                .num_groups = (int32_t)n.num_groups,
+                                .repeat = tgl_mhc_sinkhorn_repeat(params),
+                                .is_normed = params->norm,
+                                .has_bf16_weight = input_weight && tgl_dtype_bits(input_weight->dtype) == 16,
+                                .rms_eps = tgl_mhc_rms_eps(params),
+                                .sinkhorn_eps = tgl_mhc_sinkhorn_eps(params),
+                                .norm_eps = params->has_norm_eps ? params->norm_eps : 1e-6f,
+                                .norm_scale = params->norm_scale != 0 ? params->norm_scale : 1,
+                                .numbers = tgl_mhc_gates(params) } };
     if (raw) p.args.raw = tgl_rows_out(raw);
     tgl_pre_take(&p.args, residual, fn, norm_weight, workspace);
     return tgl_run(&tgl_mhc_pre_fwd_signature, &TGL_PRE_FWD, tensors, &p, stream);

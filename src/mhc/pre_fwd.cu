@@ -13,19 +13,33 @@
 #include "mhc/common/rows.cuh"
 #include "mhc/pre_fwd.h"
 
-static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS &&
-              SEGMENTS >= 1 && SEGMENTS <= PROJECTION_MAX_SEGMENTS && (SEGMENTS & (SEGMENTS - 1)) == 0 &&
-              GROUPS >= 0 && GROUPS <= 3 && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)) &&
-              (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (HAS_VECTORS == 0 || HAS_VECTORS == 1), "a macro is out of range");
+static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS && SEGMENTS >= 1 &&
+                  SEGMENTS <= PROJECTION_MAX_SEGMENTS && (SEGMENTS & (SEGMENTS - 1)) == 0 && GROUPS >= 0 &&
+                  GROUPS <= 3 && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)) && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) &&
+                  (HAS_VECTORS == 0 || HAS_VECTORS == 1),
+              "a macro is out of range");
 
-enum { THREADS = 64 * STREAMS, TILES = PRE_TILES(STREAMS), TOKENS = PRE_TOKENS(STREAMS),
-       ROW_TILES = (ROWS + 7) / 8, PASS = ROW_TILES < PRE_PASS ? ROW_TILES : PRE_PASS,
-       WIDTH = 8 * PRE_PASS + 1,
-       SUBTREE = PRE_SUBTREE(STREAMS), SUBTREES = PRE_SUBTREES(STREAMS), ENTRIES = SEGMENTS * SUBTREES,
-       PADDED = (ENTRIES <= 1 ? 1 : ENTRIES <= 2 ? 2 : ENTRIES <= 4 ? 4 : ENTRIES <= 8 ? 8 : ENTRIES <= 16 ? 16
-                 : ENTRIES <= 32 ? 32 : ENTRIES <= 64 ? 64 : 128) };
+enum {
+    THREADS = 64 * STREAMS,
+    TILES = PRE_TILES(STREAMS),
+    TOKENS = PRE_TOKENS(STREAMS),
+    ROW_TILES = (ROWS + 7) / 8,
+    PASS = ROW_TILES < PRE_PASS ? ROW_TILES : PRE_PASS,
+    WIDTH = 8 * PRE_PASS + 1,
+    SUBTREE = PRE_SUBTREE(STREAMS),
+    SUBTREES = PRE_SUBTREES(STREAMS),
+    ENTRIES = SEGMENTS * SUBTREES,
+    PADDED = (ENTRIES <= 1    ? 1
+              : ENTRIES <= 2  ? 2
+              : ENTRIES <= 4  ? 4
+              : ENTRIES <= 8  ? 8
+              : ENTRIES <= 16 ? 16
+              : ENTRIES <= 32 ? 32
+              : ENTRIES <= 64 ? 64
+                              : 128)
+};
 
-struct fragments { u32 step[2][4]; };           /* of 8 rows: hi and lo of four columns per lane, in two steps */
+struct fragments { u32 step[2][4]; }; /* of 8 rows: hi and lo of four columns per lane, in two steps */
 
 DEV void load_fn(const pre_fwd_args &a, i64 row, i64 stream, i64 column, float (&f)[8])
 {
@@ -109,7 +123,7 @@ DEV void sum_chunk(const pre_fwd_args &a, i64 first_token, i64 stream, i64 first
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
 #pragma unroll
-        for (int r = 0; r < PASS; r++)          /* a lane has hi and lo of row `quad` for tokens 2q and 2q + 1 */
+        for (int r = 0; r < PASS; r++) /* a lane has hi and lo of row `quad` for tokens 2q and 2q + 1 */
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 to[(8 * t + 2 * q + i) * WIDTH + 8 * r + quad] = sums[t][r][i] + sums[t][r][i + 2];
@@ -161,7 +175,7 @@ template <int COUNT> DEV float take_entries(float *from, int first, i64 stride)
 typedef struct {
     float pre[TOKENS][STREAMS], logits[GROUPS == 3 ? TOKENS : 1][STREAMS * STREAMS];
     row_sums<1> squares;
-    float sum;                                  /* of a token's squares */
+    float sum; /* of a token's squares */
 } tile_state;
 
 DEV void take_mix(const pre_fwd_args &a, i64 first, int t, int j, float mix, tile_state &s)
@@ -215,8 +229,8 @@ DEV void norm_unit(const pre_fwd_args &a, i64 token, i64 first, float rstd)
     float made[8];
 #pragma unroll
     for (int c = 0; c < 8; c++)
-        made[c] = HAS_VECTORS || first + c < a.hidden
-                      ? pre_normed(column(v, c), rstd, pre_input_weight(&a, first + c)) : 0.0f;
+        made[c] = HAS_VECTORS || first + c < a.hidden ? pre_normed(column(v, c), rstd, pre_input_weight(&a, first + c))
+                                                      : 0.0f;
     store_unit(row, first, a.hidden, pack(made));
 }
 
@@ -245,9 +259,9 @@ DEV void collapse(const pre_fwd_args &a, i64 token, const float *pre, tile_state
     const float rstd = pre_rstd(&a, s.sum);
     if (a.rstd && threadIdx.x == 0) a.rstd[token] = tgl_one_nan(rstd);
 #pragma unroll 1
-    for (i64 group = warp; group * 32 < units; group += warps)      /* of any warp: a barrier was since */
+    for (i64 group = warp; group * 32 < units; group += warps) /* of any warp: a barrier was since */
         if (group * 32 + lane < units) norm_unit(a, token, (group * 32 + lane) * ROWS_UNIT, rstd);
-    __syncthreads();                            /* all have read the sum */
+    __syncthreads(); /* all have read the sum */
 }
 #endif
 
@@ -315,12 +329,12 @@ DEV void finish_tile(const pre_fwd_args &a, i64 first, int count, float *of_toke
 #endif
 
 /* Without vectors, and with one or two streams, 1: the compiler then does not save registers and spill. 0 says nothing. */
-extern "C" __global__ void __launch_bounds__(THREADS, STREAMS > 2 && HAS_VECTORS ? 0 : 1) pre_fwd(
-    const __grid_constant__ pre_fwd_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, STREAMS > 2 && HAS_VECTORS ? 0 : 1)
+    pre_fwd(const __grid_constant__ pre_fwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(u32, is_last);
-    float *const sums = (float *)memory;        /* [chunks of a segment][TOKENS][WIDTH] */
+    float *const sums = (float *)memory; /* [chunks of a segment][TOKENS][WIDTH] */
     const int warp = (int)threadIdx.x / 32;
     const i64 segment = blockIdx.x, chunk_columns = a.pieces * PROJECTION_PIECE;
     pdl_wait();

@@ -14,7 +14,7 @@ typedef struct {
     tgl_shape any;
     tgl_other_launch otherwise;
 } pre_problem;
-extern const tgl_op TGL_PRE_FWD;        /* on pre_problem */
+extern const tgl_op TGL_PRE_FWD; /* on pre_problem */
 
 /* Fills in what comes from these tensors. Their shapes have been checked. */
 void tgl_pre_take(pre_fwd_args *a, const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,

@@ -20,15 +20,27 @@
 #include "mhc/pre_fwd.cuh"
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
-              (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
-              GROUPS <= 3 && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)),
+                  (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
+                  GROUPS <= 3 && (HAS_WEIGHT == 0 || HAS_WEIGHT == 1) && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)),
               "a macro is out of range");
 
-enum { STREAMS = PRE_STREAM_STREAMS, HIDDEN = 64 * PIECES * SEGMENTS, CHUNKS = PRE_SPLIT_CHUNKS(SEGMENTS),
-       BLOCKS = PRE_SPLIT_BLOCKS(PIECES, SEGMENTS), COLUMNS = 32 * PIECES, ROW_TILES = PRE_STREAM_ROW_TILES(ROWS),
-       WIDTH = PRE_SPLIT_WIDTH(ROWS), SQUARES = 8 * ROW_TILES, THREADS = PRE_SPLIT_THREADS, WARPS = THREADS / 32,
-       APPLIERS = THREADS - 32, STEP = PRE_SPLIT_STEP(ROWS), X_ROW = PRE_SPLIT_X_ROW(PIECES),
-       AT_TOTALS = PRE_SPLIT_AT_TOTALS(PIECES, ROWS), AT_X = PRE_SPLIT_AT_X(PIECES, SEGMENTS, ROWS) };
+enum {
+    STREAMS = PRE_STREAM_STREAMS,
+    HIDDEN = 64 * PIECES * SEGMENTS,
+    CHUNKS = PRE_SPLIT_CHUNKS(SEGMENTS),
+    BLOCKS = PRE_SPLIT_BLOCKS(PIECES, SEGMENTS),
+    COLUMNS = 32 * PIECES,
+    ROW_TILES = PRE_STREAM_ROW_TILES(ROWS),
+    WIDTH = PRE_SPLIT_WIDTH(ROWS),
+    SQUARES = 8 * ROW_TILES,
+    THREADS = PRE_SPLIT_THREADS,
+    WARPS = THREADS / 32,
+    APPLIERS = THREADS - 32,
+    STEP = PRE_SPLIT_STEP(ROWS),
+    X_ROW = PRE_SPLIT_X_ROW(PIECES),
+    AT_TOTALS = PRE_SPLIT_AT_TOTALS(PIECES, ROWS),
+    AT_X = PRE_SPLIT_AT_X(PIECES, SEGMENTS, ROWS)
+};
 
 /* ---- words ---- */
 
@@ -94,8 +106,7 @@ template <int TILES> DEV void multiply(const pre_fwd_args &a, u32 fragments, u32
                 const uint4 v = shared_load_u32x4(fragments + (2 * i + step) * STEP + m * 512 + lane * 16);
                 const u32 f[4] = { v.x, v.y, v.z, v.w };
 #pragma unroll
-                for (int t = 0; t < TILES; t++)
-                    mma_bf16(sums[t][m], f, step ? x[t].z : x[t].x, step ? x[t].w : x[t].y);
+                for (int t = 0; t < TILES; t++) mma_bf16(sums[t][m], f, step ? x[t].z : x[t].x, step ? x[t].w : x[t].y);
             }
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
@@ -111,7 +122,7 @@ template <int TILES> DEV void multiply(const pre_fwd_args &a, u32 fragments, u32
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
 #pragma unroll
-        for (int side = 0; side < 2; side++) {  /* a lane has hi and lo of row lane / 4 for two tokens */
+        for (int side = 0; side < 2; side++) { /* a lane has hi and lo of row lane / 4 for two tokens */
             const int token = first + 8 * t + 2 * (lane % 4) + side;
             u32 *const to = a.words + ((i64)token * CHUNKS + blockIdx.x) * WIDTH + lane / 4;
 #pragma unroll
@@ -157,7 +168,7 @@ DEV void add_chunks(const pre_fwd_args &a, u32 totals)
             if (missing >> i & 1) v[i] = load_relaxed_u32x4(from + (lane + 32 * i) * 4);
 #pragma unroll
         for (int i = 0; i < ROUNDS; i++) {
-            const bool is_last = (lane + 32 * i) % (WIDTH / 4) == WIDTH / 4 - 1;        /* it has squares alone */
+            const bool is_last = (lane + 32 * i) % (WIDTH / 4) == WIDTH / 4 - 1; /* it has squares alone */
             if ((missing >> i & 1) && v[i].x && (is_last || (v[i].y && v[i].z && v[i].w))) missing &= ~(1u << i);
         }
     }
@@ -205,7 +216,7 @@ template <int COUNT> struct some_words {
         return count == COUNT ? words<COUNT>::sum(from, stride) : some_words<COUNT / 2>::sum(from, stride, count);
     }
 };
-template <> struct some_words<4> {              /* a segment has eight chunks */
+template <> struct some_words<4> { /* a segment has eight chunks */
     static __device__ __forceinline__ float sum(u32 from, u32 stride, int count) { return 0; }
 };
 
@@ -246,7 +257,8 @@ DEV void finish_token(const pre_fwd_args &a, u32 totals)
     for (int i = 0; i < BLOCKS; i += 32)
         if (BLOCKS % 32 == 0 || i + lane < BLOCKS)
             store_relaxed_u32x4(a.words + PRE_SPLIT_AT_GATES(PIECES, SEGMENTS, ROWS, a.num_tokens) +
-                                    ((i + lane) * a.num_tokens + t) * 4, gates);
+                                    ((i + lane) * a.num_tokens + t) * 4,
+                                gates);
     if (lane < 2 * STREAMS && lane < ROWS && a.gates[group]) a.gates[group][t * STREAMS + lane % STREAMS] = gate;
 #endif
     if (lane < ROWS && a.mixes) a.mixes[t * ROWS + lane] = mix;
@@ -322,9 +334,9 @@ DEV uint4 normed(const pre_fwd_args &a, const uint4 &v, float rstd, i64 column)
     u32 made[4];
 #pragma unroll
     for (int w = 0; w < 4; w++)
-        made[w] = pack_bf16(
-            pre_normed(__uint_as_float(words[w] << 16), rstd, pre_input_weight(&a, column + 2 * w)),
-            pre_normed(__uint_as_float(words[w] & 0xffff0000u), rstd, pre_input_weight(&a, column + 2 * w + 1)));
+        made[w] = pack_bf16(pre_normed(__uint_as_float(words[w] << 16), rstd, pre_input_weight(&a, column + 2 * w)),
+                            pre_normed(__uint_as_float(words[w] & 0xffff0000u), rstd,
+                                       pre_input_weight(&a, column + 2 * w + 1)));
     return make_uint4(made[0], made[1], made[2], made[3]);
 }
 
@@ -332,8 +344,8 @@ DEV void apply(const pre_fwd_args &a, u32 rows)
 {
     const int tid = (int)threadIdx.x - 32, unit = tid % 8, num_tokens = (int)a.num_tokens;
     const i64 column = (i64)blockIdx.x * 64 + unit * 8;
-    u32 *const gates = a.words + PRE_SPLIT_AT_GATES(PIECES, SEGMENTS, ROWS, a.num_tokens) +
-                       (i64)blockIdx.x * num_tokens * 4;
+    u32 *const gates =
+        a.words + PRE_SPLIT_AT_GATES(PIECES, SEGMENTS, ROWS, a.num_tokens) + (i64)blockIdx.x * num_tokens * 4;
     u32 *const factors = factors_of(a) + (i64)blockIdx.x * num_tokens;
     if (blockIdx.x < BLOCKS)
 #pragma unroll 1
@@ -348,7 +360,7 @@ DEV void apply(const pre_fwd_args &a, u32 rows)
                 const float mix[STREAMS] = { float_of(g.x), float_of(g.y), float_of(g.z), float_of(g.w) };
                 const uint4 v = collapse(from, mix, square);
                 if (a.raw.data) store_u32x4(a.raw.data + t * a.raw.token + column, v);
-                if (a.is_normed) shared_store_u32x4(from, v);       /* only this thread reads it again */
+                if (a.is_normed) shared_store_u32x4(from, v); /* only this thread reads it again */
                 else store_u32x4(a.out.data + t * a.out.token + column, v);
             }
             if (a.is_normed) {
@@ -368,7 +380,7 @@ DEV void apply(const pre_fwd_args &a, u32 rows)
             const uint4 v = shared_load_u32x4(rows + t * 512 + unit * 16);
             store_u32x4(a.out.data + t * a.out.token + column, normed(a, v, rstd, column));
         }
-    barrier_sync<1>(APPLIERS);                  /* all have read the words */
+    barrier_sync<1>(APPLIERS); /* all have read the words */
 #pragma unroll 1
     for (int t = tid; t < num_tokens; t += APPLIERS) {
         store_relaxed_u32x4(gates + t * 4, make_uint4(0, 0, 0, 0));
@@ -394,7 +406,7 @@ extern "C" __global__ void __launch_bounds__(PRE_SPLIT_THREADS, 1) pre_fwd_split
     }
     copy_async_commit();
 #if GROUPS
-    const u32 rows = x_rows + num_tokens * X_ROW;       /* of the block's columns of the input: [token][stream][64] */
+    const u32 rows = x_rows + num_tokens * X_ROW; /* of the block's columns of the input: [token][stream][64] */
     if (chunk < BLOCKS)
 #pragma unroll 1
         for (int i = (int)threadIdx.x; i < num_tokens * (STREAMS * 8); i += THREADS)

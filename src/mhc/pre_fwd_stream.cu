@@ -33,42 +33,78 @@
 #include "mhc/pre_fwd.cuh"
 
 static_assert(PIECES >= PRE_STREAM_MIN_PIECES && PIECES <= PRE_STREAM_MAX_PIECES &&
-              (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
-              GROUPS <= 3 && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)) &&
-              (NORM == 0 || (NORM == 1 && GROUPS > 0)), "a macro is out of range");
+                  (SEGMENTS == 4 || SEGMENTS == 8 || SEGMENTS == 16) && ROWS >= 1 && ROWS <= 24 && GROUPS >= 0 &&
+                  GROUPS <= 3 && (PARTS == 0 || (PARTS == 1 && GROUPS == 0)) &&
+                  (NORM == 0 || (NORM == 1 && GROUPS > 0)),
+              "a macro is out of range");
 
-#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200       /* later ones have too little shared memory */
-enum { STREAMS = PRE_STREAM_STREAMS, TILE = PRE_STREAM_TILE, HIDDEN = 64 * PIECES * SEGMENTS, COLUMNS = 64 * PIECES,
-       ROW_TILES = PRE_STREAM_ROW_TILES(ROWS), STAGES = PRE_STREAM_STAGES(PIECES, NORM),
-       STAGE = PRE_STREAM_STAGE(PIECES), BOX = 4096, SUMS = PRE_STREAM_SUMS(ROWS),
-       PRODUCTS = 8, APPLIERS = 4,                                  /* warps */
-       /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. fn waits for tiles that were
-        * asked for before it; so each of the others is asked for when a piece of fn has come (4096 x 7168: 85.7 us; three at once,
-        * and the others after fn: 87.4). With mixes alone and few pieces, tiles are what takes longer: all at once (4096 x 4096:
-        * 43 us, not 47). */
-       EARLY = GROUPS || PIECES > 5 ? 1 : STAGES - 2,
-       AT_SUMS = PRE_STREAM_AT_SUMS(PIECES, NORM), AT_OWNED = PRE_STREAM_AT_OWNED(PIECES, ROWS, NORM),
-       AT_GATES = PRE_STREAM_AT_GATES(PIECES, SEGMENTS, ROWS, NORM),
-       BEHIND = PIECES > 5 ? 4 : 6,              /* tiles that are sent before one is normalised: an even number */
-       KEPT = PRE_STREAM_KEPT(PIECES), INPUT = PRE_STREAM_INPUT(PIECES), SQUARES = PRE_STREAM_SQUARES(PIECES, SEGMENTS),
-       AT_KEPT = PRE_STREAM_AT_KEPT(PIECES, SEGMENTS, ROWS, NORM), AT_SQUARES = AT_KEPT + KEPT * INPUT,
-       AT_FACTORS = AT_SQUARES + SQUARES,
-       AT_GAINS = AT_FACTORS + KEPT * TILE * 4, AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS, NORM),
-       AT_FN = NORM ? (int)AT_KEPT : (STAGES - 2) * STAGE,
-       AT_NOWHERE = AT_BARS - 16, GATES = TILE * STREAMS * 4,       /* bytes of a tile's */
-       HOT = GROUPS ? 2 * STREAMS + 2 : 0, VECTORS = SUMS / 16,     /* vectors of sums: what gates need, all */
-       LANE_ROWS = (ROWS + STREAMS - 1) / STREAMS,                  /* of a token's, when four lanes share them */
-       UNITS = COLUMNS / 8, PASS = PRE_STREAM_PASS(PIECES),         /* tokens at a time */
-       /* Registers of a thread. On an H200 the compiler loads the next piece ahead of products from 208 on, not at 200
-        * (1024 x 7168: 30.1 us, not 33.8), and the applying warps need 56 (at 48: 33.9). */
-       PRODUCT_REGISTERS = (PIECES > 6 ? 208 : PIECES > 5 ? 192 : 160),
-       APPLY_REGISTERS = (PIECES > 6 ? 56 : PIECES > 5 ? 72 : 96),
-       OTHER_REGISTERS = (PIECES > 6 ? 40 : PIECES > 5 ? 56 : 96) };
+#if __CUDA_ARCH__ >= 900 && __CUDA_ARCH__ < 1200 /* later ones have too little shared memory */
+enum {
+    STREAMS = PRE_STREAM_STREAMS,
+    TILE = PRE_STREAM_TILE,
+    HIDDEN = 64 * PIECES * SEGMENTS,
+    COLUMNS = 64 * PIECES,
+    ROW_TILES = PRE_STREAM_ROW_TILES(ROWS),
+    STAGES = PRE_STREAM_STAGES(PIECES, NORM),
+    STAGE = PRE_STREAM_STAGE(PIECES),
+    BOX = 4096,
+    SUMS = PRE_STREAM_SUMS(ROWS),
+    PRODUCTS = 8,
+    APPLIERS = 4, /* warps */
+    /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. fn waits for tiles that were
+     * asked for before it; so each of the others is asked for when a piece of fn has come (4096 x 7168: 85.7 us; three at once,
+     * and the others after fn: 87.4). With mixes alone and few pieces, tiles are what takes longer: all at once (4096 x 4096:
+     * 43 us, not 47). */
+    EARLY = GROUPS || PIECES > 5 ? 1 : STAGES - 2,
+    AT_SUMS = PRE_STREAM_AT_SUMS(PIECES, NORM),
+    AT_OWNED = PRE_STREAM_AT_OWNED(PIECES, ROWS, NORM),
+    AT_GATES = PRE_STREAM_AT_GATES(PIECES, SEGMENTS, ROWS, NORM),
+    BEHIND = PIECES > 5 ? 4 : 6, /* tiles that are sent before one is normalised: an even number */
+    KEPT = PRE_STREAM_KEPT(PIECES),
+    INPUT = PRE_STREAM_INPUT(PIECES),
+    SQUARES = PRE_STREAM_SQUARES(PIECES, SEGMENTS),
+    AT_KEPT = PRE_STREAM_AT_KEPT(PIECES, SEGMENTS, ROWS, NORM),
+    AT_SQUARES = AT_KEPT + KEPT * INPUT,
+    AT_FACTORS = AT_SQUARES + SQUARES,
+    AT_GAINS = AT_FACTORS + KEPT * TILE * 4,
+    AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS, NORM),
+    AT_FN = NORM ? (int)AT_KEPT : (STAGES - 2) * STAGE,
+    AT_NOWHERE = AT_BARS - 16,
+    GATES = TILE * STREAMS * 4, /* bytes of a tile's */
+    HOT = GROUPS ? 2 * STREAMS + 2 : 0,
+    VECTORS = SUMS / 16,                        /* vectors of sums: what gates need, all */
+    LANE_ROWS = (ROWS + STREAMS - 1) / STREAMS, /* of a token's, when four lanes share them */
+    UNITS = COLUMNS / 8,
+    PASS = PRE_STREAM_PASS(PIECES), /* tokens at a time */
+    /* Registers of a thread. On an H200 the compiler loads the next piece ahead of products from 208 on, not at 200
+     * (1024 x 7168: 30.1 us, not 33.8), and the applying warps need 56 (at 48: 33.9). */
+    PRODUCT_REGISTERS = (PIECES > 6   ? 208
+                         : PIECES > 5 ? 192
+                                      : 160),
+    APPLY_REGISTERS = (PIECES > 6   ? 56
+                       : PIECES > 5 ? 72
+                                    : 96),
+    OTHER_REGISTERS = (PIECES > 6   ? 40
+                       : PIECES > 5 ? 56
+                                    : 96)
+};
 
 /* mbarriers, by their number */
-enum { LOADED = 0, GATED = STAGES, SUMMED = 2 * STAGES, SENT = SUMMED + 2, HOT_OWNED = SENT + 2, OWNED, TURNED, HERE,
-       READ = HERE + PIECES, SQUARED = READ + SEGMENTS, SCALED, NORMED = SCALED + KEPT,
-       NUM_BARS = NORM ? NORMED + KEPT : SQUARED };
+enum {
+    LOADED = 0,
+    GATED = STAGES,
+    SUMMED = 2 * STAGES,
+    SENT = SUMMED + 2,
+    HOT_OWNED = SENT + 2,
+    OWNED,
+    TURNED,
+    HERE,
+    READ = HERE + PIECES,
+    SQUARED = READ + SEGMENTS,
+    SCALED,
+    NORMED = SCALED + KEPT,
+    NUM_BARS = NORM ? NORMED + KEPT : SQUARED
+};
 /* GATED: gates of the stage are there, or without gates: the stage has been read. SUMMED, SENT: of two buffers of sums.
  * HOT_OWNED: sums of pre and of squares of an owned tile; OWNED: the others. HERE: a piece of fn has come, to all warps; TURNED:
  * they have all of it in registers.
@@ -77,13 +113,16 @@ enum { LOADED = 0, GATED = STAGES, SUMMED = 2 * STAGES, SENT = SUMMED + 2, HOT_O
 static_assert(EARLY <= STAGES - 2 && (NORM ? KEPT * INPUT + SQUARES : 2 * STAGE) >= PRODUCTS * 1024 * ROW_TILES,
               "fn turns in the last two stages, or where inputs are kept");
 
-typedef struct { u32 memory, bars; int rank, clusters, first, tiles; } place;
+typedef struct {
+    u32 memory, bars;
+    int rank, clusters, first, tiles;
+} place;
 DEV u32 bar(const place &p, int number) { return p.bars + 8 * number; }
 /* Tile k of the cluster; its first token. */
 DEV int token_of(const place &p, int k) { return (p.first + k * p.clusters) * TILE; }
 
 DEV float4 add(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
-DEV float4 sum_chunks(u32 from)         /* of the block, for four tokens */
+DEV float4 sum_chunks(u32 from) /* of the block, for four tokens */
 {
     float4 v[4];
 #pragma unroll
@@ -105,7 +144,7 @@ template <> struct segments<1> {
 
 /* ---- products ---- */
 
-struct fragments { u32 of[2 * PIECES][ROW_TILES][4]; };     /* hi and lo of four columns in eight rows, a step each */
+struct fragments { u32 of[2 * PIECES][ROW_TILES][4]; }; /* hi and lo of four columns in eight rows, a step each */
 
 DEV float4 floats_of(uint4 v)
 {
@@ -115,9 +154,10 @@ DEV float4 floats_of(uint4 v)
 /* fn from memory into L2, each line by one of the blocks that need it (4096 x 7168: 87.4 us, not 88.5). */
 DEV void prefetch_fn(const pre_fwd_args &a, const place &p)
 {
-    enum { LINES = 2 * PIECES };                /* of 128 bytes: of a row of fn, in a stream, those of the segment */
+    enum { LINES = 2 * PIECES }; /* of 128 bytes: of a row of fn, in a stream, those of the segment */
 #pragma unroll 1
-    for (int i = p.first + p.clusters * (int)threadIdx.x; i < ROWS * STREAMS * LINES; i += p.clusters * PRE_STREAM_THREADS)
+    for (int i = p.first + p.clusters * (int)threadIdx.x; i < ROWS * STREAMS * LINES;
+         i += p.clusters * PRE_STREAM_THREADS)
         prefetch_l2(a.fn + i / LINES * (i64)HIDDEN + p.rank * COLUMNS + i % LINES * PROJECTION_PIECE);
 }
 
@@ -125,7 +165,7 @@ DEV void prefetch_fn(const pre_fwd_args &a, const place &p)
  * lines a load: twice the time for few tokens.) */
 DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
 {
-    enum { LOADS = 2 * ROW_TILES, FLIGHT = PIECES < 4 ? PIECES : 4 };     /* pieces under way */
+    enum { LOADS = 2 * ROW_TILES, FLIGHT = PIECES < 4 ? PIECES : 4 }; /* pieces under way */
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, row = lane / 8;
     const i64 column = (warp / 2) * HIDDEN + p.rank * COLUMNS + (warp % 2) * (COLUMNS / 2) + lane % 8 * 4;
     const float *const from = a.fn + row * (i64)(STREAMS * HIDDEN) + column;
@@ -147,7 +187,8 @@ DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
         __syncwarp();
 #pragma unroll
         for (int l = 0; l < LOADS; l++) {
-            shared_store_u32x4(put + l * 512 + ((lane % 8 ^ (l % 2 * 4 + row)) << 4), split_columns(floats_of(raw[i][l])));
+            shared_store_u32x4(put + l * 512 + ((lane % 8 ^ (l % 2 * 4 + row)) << 4),
+                               split_columns(floats_of(raw[i][l])));
             if (i + FLIGHT < PIECES) {
                 const int next = i + FLIGHT < PIECES ? i + FLIGHT : 0;
                 raw[next][l] = make_uint4(0, 0, 0, 0);
@@ -181,7 +222,7 @@ DEV void run_products(const pre_fwd_args &a, const place &p)
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     fragments f;
     load_fragments(a, p, f);
-    bulk_fence();                               /* tiles will be copied to where fn turned */
+    bulk_fence(); /* tiles will be copied to where fn turned */
     __syncwarp();
     if (lane == 0) mbar_arrive(bar(p, TURNED));
     const u32 even = p.memory + unit_of_piece(warp, lane, 0), odd = p.memory + unit_of_piece(warp, lane, 1);
@@ -215,13 +256,13 @@ DEV void run_products(const pre_fwd_args &a, const place &p)
         square += __shfl_xor_sync(FULL, square, 1);
         square += __shfl_xor_sync(FULL, square, 2);
         const int b = k % 2;
-        if (GROUPS == 0) {                      /* no one reads the stage again */
+        if (GROUPS == 0) { /* no one reads the stage again */
             __syncwarp();
             if (lane == 0) mbar_arrive(bar(p, GATED + stage));
         }
         if (k >= 2) mbar_wait(bar(p, SENT + b), k / 2 - 1 & 1);
 #pragma unroll
-        for (int m = 0; m < ROW_TILES; m++)     /* a lane has hi and lo of row lane / 4 for two tokens */
+        for (int m = 0; m < ROW_TILES; m++) /* a lane has hi and lo of row lane / 4 for two tokens */
             shared_store_f32x2(sums + b * (PRODUCTS * SUMS) + m * (8 * TILE * 4), of_rows[m][0] + of_rows[m][2],
                                of_rows[m][1] + of_rows[m][3]);
         if (lane % 4 == 0) shared_store_f32(squares + b * (PRODUCTS * SUMS), square);
@@ -235,7 +276,7 @@ DEV void run_products(const pre_fwd_args &a, const place &p)
 
 DEV void load_tile(const pre_stream_args &a, const place &p, int k, int stage, u64 policy)
 {
-    mbar_expect(bar(p, LOADED + stage), STAGE);     /* tokens past the last arrive as zeros, and count */
+    mbar_expect(bar(p, LOADED + stage), STAGE); /* tokens past the last arrive as zeros, and count */
     tensor_load_4d(p.memory + stage * STAGE, (const tensor_map *)a.map, 0, 0, token_of(p, k), p.rank * PIECES,
                    bar(p, LOADED + stage), policy);
 }
@@ -276,8 +317,10 @@ DEV void send_squares(const place &p, int k, int tid, float (&squares)[4])
 #pragma unroll
         for (int d = 1; d < 8; d *= 2) squares[i] += __shfl_xor_sync(FULL, squares[i], d);
     if (unit % 8 == 0 && tid < PASS * UNITS)
-        cluster_store_async(cluster_map(p.memory + AT_SQUARES + ((p.rank * PIECES + unit / 8) * PASS + token) * 16, owner),
-                            make_float4(squares[0], squares[1], squares[2], squares[3]), cluster_map(bar(p, SQUARED), owner));
+        cluster_store_async(cluster_map(p.memory + AT_SQUARES + ((p.rank * PIECES + unit / 8) * PASS + token) * 16,
+                                        owner),
+                            make_float4(squares[0], squares[1], squares[2], squares[3]),
+                            cluster_map(bar(p, SQUARED), owner));
     __syncwarp();
     if (tid == 0) mbar_expect(bar(p, SCALED + k % KEPT), TILE * 4);
     else if (tid % 32 == 0) mbar_arrive(bar(p, SCALED + k % KEPT));
@@ -301,7 +344,13 @@ template <> struct squares_tree<1> {
 /* The owner of tile k: lane l has a quarter of the sums of token l % 8; factors go to all blocks. */
 DEV void send_factors(const pre_fwd_args &a, const place &p, int k)
 {
-    enum { SUMS_OF_ROW = PIECES * SEGMENTS, QUARTER = SUMS_OF_ROW > 64 ? 32 : SUMS_OF_ROW > 32 ? 16 : SUMS_OF_ROW > 16 ? 8 : 4 };
+    enum {
+        SUMS_OF_ROW = PIECES * SEGMENTS,
+        QUARTER = SUMS_OF_ROW > 64 ? 32
+        : SUMS_OF_ROW > 32         ? 16
+        : SUMS_OF_ROW > 16         ? 8
+                                   : 4
+    };
     const int lane = (int)threadIdx.x % 32, t = lane % TILE;
     if (lane == 0) mbar_expect(bar(p, SQUARED), SQUARES);
     mbar_wait_cluster(bar(p, SQUARED), k / SEGMENTS & 1);
@@ -311,13 +360,14 @@ DEV void send_factors(const pre_fwd_args &a, const place &p, int k)
     const float rstd = pre_rstd(&a, sum);
     const i64 token = token_of(p, k) + t;
     if (a.rstd && lane < TILE && token < a.num_tokens) a.rstd[token] = tgl_one_nan(rstd);
-    float of_four[4];                           /* tokens: lane 2 b + i has those of half i, for block b */
+    float of_four[4]; /* tokens: lane 2 b + i has those of half i, for block b */
 #pragma unroll
     for (int i = 0; i < 4; i++) of_four[i] = __shfl_sync(FULL, rstd, lane % 2 * 4 + i);
     if (lane < 2 * SEGMENTS) {
         const u32 to = cluster_map(p.memory, lane / 2) - p.memory;
         cluster_store_async(p.memory + AT_FACTORS + k % KEPT * (TILE * 4) + lane % 2 * 16 + to,
-                            make_float4(of_four[0], of_four[1], of_four[2], of_four[3]), bar(p, SCALED + k % KEPT) + to);
+                            make_float4(of_four[0], of_four[1], of_four[2], of_four[3]),
+                            bar(p, SCALED + k % KEPT) + to);
     }
 }
 
@@ -375,13 +425,13 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
     __syncwarp();
     cluster_wait();
 #if GROUPS
-    if (NORM) store_gains(a.args, p, tid);      /* read after a tile's input is kept */
+    if (NORM) store_gains(a.args, p, tid); /* read after a tile's input is kept */
     /* A thread has a unit of every PASS-th token; those that are left over have one of another thread's. */
     const int unit = tid % UNITS, token = min(tid / UNITS, PASS - 1);
     const u32 at = p.memory + unit / 8 * BOX + token * (STREAMS * 128) + ((unit % 8 ^ token % 2 * 4) << 4);
 #pragma unroll 1
     for (int k = 0; k < p.tiles; k++) {
-        mbar_wait(bar(p, LOADED + stage), parity);      /* long since; but it is what makes the columns visible here */
+        mbar_wait(bar(p, LOADED + stage), parity); /* long since; but it is what makes the columns visible here */
         mbar_wait_cluster(bar(p, GATED + stage), parity);
         if (NORM && k >= KEPT) mbar_wait(bar(p, NORMED + k % KEPT), k / KEPT - 1 & 1);
         const u32 from = at + stage * STAGE, gates = p.memory + AT_GATES + (stage * TILE + token) * 16;
@@ -391,7 +441,7 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
         float squares[4] = {};
         load_unit_of_streams(from, x);
 #pragma unroll
-        for (int t = 0; t < TILE; t += PASS) {      /* the next loads are under way while this is computed */
+        for (int t = 0; t < TILE; t += PASS) { /* the next loads are under way while this is computed */
             uint4 next[STREAMS];
             float4 next_gate;
             if (t + PASS < TILE) {
@@ -416,7 +466,7 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
             }
         }
         if (NORM) send_squares(p, k, tid, squares);
-        barrier_sync<1>(32 * APPLIERS);         /* all of the stage has been read */
+        barrier_sync<1>(32 * APPLIERS); /* all of the stage has been read */
         if (tid == 0 && k + STAGES < p.tiles) load_tile(a, p, k + STAGES, stage, policy);
         if (++stage == STAGES) stage = 0, parity ^= 1;
     }
@@ -448,20 +498,22 @@ DEV void send_to_owners(const pre_fwd_args &a, const place &p, int mine)
             mbar_wait_cluster(bar(p, READ + owner), k / SEGMENTS - 1 & 1);
         }
         mbar_wait(bar(p, SUMMED + mine), k / 2 & 1);
-        if (GROUPS && lane == 0) mbar_expect(bar(p, GATED + k % STAGES), GATES);        /* tile k - STAGES has been applied */
-        const u32 to = cluster_map(p.memory + AT_OWNED + p.rank * SUMS, owner), then = cluster_map(bar(p, OWNED), owner);
+        if (GROUPS && lane == 0) mbar_expect(bar(p, GATED + k % STAGES), GATES); /* tile k - STAGES has been applied */
+        const u32 to = cluster_map(p.memory + AT_OWNED + p.rank * SUMS, owner),
+                  then = cluster_map(bar(p, OWNED), owner);
 #pragma unroll
         for (int i = 0; i < VECTORS; i += 32) {
             const int n = i + lane;
             const int vector = n < HOT - 2 ? n : n < HOT ? n + VECTORS - HOT : n - 2 * (HOT > 0);
-            if (n < VECTORS) cluster_store_async(to + vector * 16, sum_chunks(from + vector * 16), n < HOT ? then - 8 : then);
+            if (n < VECTORS)
+                cluster_store_async(to + vector * 16, sum_chunks(from + vector * 16), n < HOT ? then - 8 : then);
         }
         __syncwarp();
         if (lane == 0) mbar_arrive(bar(p, SENT + mine));
 #if NORM
         if (k >= BEHIND) norm_tile(a, p, k - BEHIND);
     }
-    const int last = p.tiles - 1 - (p.tiles - 1 - mine & 1);   /* of this warp's tiles, if there is one */
+    const int last = p.tiles - 1 - (p.tiles - 1 - mine & 1); /* of this warp's tiles, if there is one */
 #pragma unroll 1
     for (int k = max(last - BEHIND + 2, mine); k <= last; k += 2) norm_tile(a, p, k);
 #else
@@ -493,7 +545,8 @@ DEV void make_gates(const pre_fwd_args &a, const place &p)
         mbar_wait_cluster(bar(p, HOT_OWNED), k / SEGMENTS & 1);
         const u32 from = p.memory + AT_OWNED + token * 4;
         const float sum = segments<SEGMENTS>::sum(from + i * (TILE * 4), SUMS);
-        const float r = projection_rms(segments<SEGMENTS>::sum(from + ROW_TILES * 8 * TILE * 4, SUMS), a.columns, a.rms_eps);
+        const float r =
+            projection_rms(segments<SEGMENTS>::sum(from + ROW_TILES * 8 * TILE * 4, SUMS), a.columns, a.rms_eps);
         const float gate = gates_of(&a.numbers, 0, mhc_logit(tgl_one_nan(sum * r), scale, base));
         float gates[STREAMS];
 #pragma unroll
@@ -527,7 +580,7 @@ DEV void sinkhorn(float (&column)[STREAMS], int o, int repeat, float eps)
         column[i] = tgl_fma(column[i], mhc_rcp(sum), eps);
     }
 #pragma unroll
-    for (int k = 0; k < STREAMS; k++) {         /* element o of column k is that of row o in lane k */
+    for (int k = 0; k < STREAMS; k++) { /* element o of column k is that of row o in lane k */
         row[k] = 0;
 #pragma unroll
         for (int i = 0; i < STREAMS; i++) {
@@ -600,7 +653,7 @@ DEV void finish_tiles(const pre_fwd_args &a, const place &p)
         const u32 from = p.memory + AT_OWNED + lane / STREAMS * 4;
         const float square = segments<SEGMENTS>::sum(from + ROW_TILES * 8 * TILE * 4, SUMS);
         const float r = projection_rms(square, a.columns, a.rms_eps);
-        float column[STREAMS];                  /* of comb's logits */
+        float column[STREAMS]; /* of comb's logits */
         if (is_there && q == 0 && a.sqrsum) a.sqrsum[token] = tgl_one_nan(square);
 #pragma unroll
         for (int m = 0; m < LANE_ROWS; m++) {
@@ -634,18 +687,21 @@ DEV void run(const pre_stream_args &a)
     const int warp = (int)threadIdx.x / 32, clusters = (int)gridDim.x / SEGMENTS, cluster = (int)blockIdx.x / SEGMENTS;
     const int tiles = (int)((a.args.num_tokens + TILE - 1) / TILE);
     const u32 base = shared_address(memory);
-    const place p = { base, base + AT_BARS, (int)blockIdx.x % SEGMENTS, clusters, cluster,
-                      cluster < tiles ? (tiles - cluster + clusters - 1) / clusters : 0 };
-    const int i = (int)threadIdx.x - 32 * PRODUCTS;     /* the mbarrier that this thread makes */
-    prefetch_fn(a.args, p);                     /* it reads nothing, so may come before the wait */
+    const place p = { base,     base + AT_BARS, (int)blockIdx.x % SEGMENTS,
+                      clusters, cluster,        cluster < tiles ? (tiles - cluster + clusters - 1) / clusters : 0 };
+    const int i = (int)threadIdx.x - 32 * PRODUCTS; /* the mbarrier that this thread makes */
+    prefetch_fn(a.args, p);                         /* it reads nothing, so may come before the wait */
     if (i == 0) tensor_prefetch((const tensor_map *)a.map);
     if (i >= 0 && i < NUM_BARS) {
-        mbar_init(bar(p, i), (GROUPS == 0 && i >= GATED && i < SUMMED) || (i >= SUMMED && i < SENT) || (i >= TURNED && i < READ)
-                                 ? PRODUCTS : NORM && i >= SCALED && i < NORMED ? APPLIERS : 1);
+        mbar_init(bar(p, i),
+                  (GROUPS == 0 && i >= GATED && i < SUMMED) || (i >= SUMMED && i < SENT) || (i >= TURNED && i < READ)
+                      ? PRODUCTS
+                  : NORM && i >= SCALED && i < NORMED ? APPLIERS
+                                                      : 1);
         mbar_init_fence();
     }
     __syncthreads();
-    cluster_arrive_relaxed();                   /* warps that send to other blocks wait for theirs */
+    cluster_arrive_relaxed(); /* warps that send to other blocks wait for theirs */
     pdl_wait();
     if (warp < PRODUCTS) {
         registers_up<PRODUCT_REGISTERS>();
@@ -666,15 +722,15 @@ DEV void run(const pre_stream_args &a)
     }
     pdl_trigger();
     __syncwarp();
-    cluster_arrive_relaxed();                   /* none leaves while others may write to it */
+    cluster_arrive_relaxed(); /* none leaves while others may write to it */
     cluster_wait();
 }
 #else
 DEV void run(const pre_stream_args &a) { }
 #endif
 
-extern "C" __global__ void __launch_bounds__(PRE_STREAM_THREADS, 1) pre_fwd_stream(
-    const __grid_constant__ pre_stream_args a)
+extern "C" __global__ void __launch_bounds__(PRE_STREAM_THREADS, 1)
+    pre_fwd_stream(const __grid_constant__ pre_stream_args a)
 {
     run(a);
 }

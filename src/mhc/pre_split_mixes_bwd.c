@@ -9,7 +9,8 @@ tgl_signature tgl_mhc_pre_split_mixes_bwd_signature = TGL_SIGNATURE(
     " grad_pre_mix: f32[num_tokens, num_streams]?, grad_post_mix: f32[num_tokens, num_streams]?,"
     " grad_comb: " MHC_SQUARE "?, " MHC_POST ")"
     " -> grad_mixes: f32[num_tokens, num_columns], grad_scale: f32[num_groups], grad_base: f32[num_columns]"
-    " where num_groups in 2..3", &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
+    " where num_groups in 2..3",
+    &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
 
 tgl_status tgl_mhc_pre_split_mixes_bwd(const DLTensor *mixes, const DLTensor *scale, const DLTensor *base,
                                        const DLTensor *grad_pre_mix, const DLTensor *grad_post_mix,
@@ -17,8 +18,8 @@ tgl_status tgl_mhc_pre_split_mixes_bwd(const DLTensor *mixes, const DLTensor *sc
                                        DLTensor *grad_base, const tgl_mhc_params *params, void *workspace,
                                        size_t workspace_bytes, tgl_stream stream)
 {
-    const DLTensor *tensors[] = { mixes, scale, base, grad_pre_mix, grad_post_mix, grad_comb, grad_mixes, grad_scale,
-                                  grad_base };
+    const DLTensor *tensors[] = { mixes,     scale,      base,       grad_pre_mix, grad_post_mix,
+                                  grad_comb, grad_mixes, grad_scale, grad_base };
     sizes s;
     TGL_TRY(tgl_take(&tgl_mhc_pre_split_mixes_bwd_signature, tensors, params, &s.num_tokens));
     gates_bwd_args a;

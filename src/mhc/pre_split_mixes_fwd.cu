@@ -13,8 +13,8 @@ static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && GROUPS >= 1 && GROUP
 
 enum { COLUMNS = GROUPS == 3 ? STREAMS * (STREAMS + 2) : GROUPS * STREAMS, TOKENS = GATES_THREADS / COLUMNS };
 
-extern "C" __global__ void __launch_bounds__(GATES_THREADS) pre_split_mixes_fwd(
-    const __grid_constant__ gates_fwd_args a)
+extern "C" __global__ void __launch_bounds__(GATES_THREADS)
+    pre_split_mixes_fwd(const __grid_constant__ gates_fwd_args a)
 {
     const u32 token = threadIdx.x / COLUMNS;
     const int column = (int)(threadIdx.x % COLUMNS);

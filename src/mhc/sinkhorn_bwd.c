@@ -16,7 +16,8 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     const problem *p = context;
     const int64_t size = p->num_streams * p->num_streams;
     for (int64_t t = begin; t < end; t++)
-        sinkhorn_bwd_token(p->grad_out + t * size, p->x + t * size, p->num_streams, p->repeat, p->eps, p->grad_x + t * size);
+        sinkhorn_bwd_token(p->grad_out + t * size, p->x + t * size, p->num_streams, p->repeat, p->eps,
+                           p->grad_x + t * size);
 }
 
 static tgl_status cpu(const void *context)
@@ -27,12 +28,11 @@ static tgl_status cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_tokens, num_streams);
-tgl_signature tgl_mhc_sinkhorn_bwd_signature = TGL_SIGNATURE(
-    "mhc_sinkhorn_bwd(grad_out: " MHC_SQUARE ","
-    " x: " MHC_SQUARE ", " MHC_SINKHORN ")"
-    " -> grad_x: " MHC_SQUARE
-    " where " MHC_RULES ", grad_x may be grad_out, grad_x may be x",
-    &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_sinkhorn_bwd_signature =
+    TGL_SIGNATURE("mhc_sinkhorn_bwd(grad_out: " MHC_SQUARE ","
+                  " x: " MHC_SQUARE ", " MHC_SINKHORN ")"
+                  " -> grad_x: " MHC_SQUARE " where " MHC_RULES ", grad_x may be grad_out, grad_x may be x",
+                  &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -61,8 +61,12 @@ tgl_status tgl_mhc_sinkhorn_bwd(const DLTensor *grad_out, const DLTensor *x, DLT
     const DLTensor *tensors[] = { grad_out, x, grad_x };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_sinkhorn_bwd_signature, tensors, params, &n.num_tokens));
-    problem p = { .grad_out = tgl_data(grad_out), .x = tgl_data(x), .grad_x = tgl_data(grad_x),
-                  .num_tokens = n.num_tokens, .num_streams = (int32_t)n.num_streams,
-                  .repeat = tgl_mhc_sinkhorn_repeat(params), .eps = tgl_mhc_sinkhorn_eps(params) };
+    problem p = { .grad_out = tgl_data(grad_out),
+                  .x = tgl_data(x),
+                  .grad_x = tgl_data(grad_x),
+                  .num_tokens = n.num_tokens,
+                  .num_streams = (int32_t)n.num_streams,
+                  .repeat = tgl_mhc_sinkhorn_repeat(params),
+                  .eps = tgl_mhc_sinkhorn_eps(params) };
     return tgl_run(&tgl_mhc_sinkhorn_bwd_signature, &OP, tensors, &p, stream);
 }

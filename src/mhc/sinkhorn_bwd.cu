@@ -26,8 +26,8 @@ DEV void run_steps(const sinkhorn_bwd_args &a, const token_numbers<STREAMS * STR
 }
 
 /* One block an SM would do: so that the compiler spends registers on overlapping the steps. */
-extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS(STREAMS), 1) sinkhorn_bwd(
-    const __grid_constant__ sinkhorn_bwd_args a)
+extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS(STREAMS), 1)
+    sinkhorn_bwd(const __grid_constant__ sinkhorn_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(token_numbers<STREAMS * STREAMS>, matrices);

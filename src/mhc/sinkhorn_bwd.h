@@ -25,7 +25,10 @@ TGL_INLINE int32_t sinkhorn_bwd_slots(int32_t repeat)
 }
 
 /* Slot s has u and v in kept[((s + 1) * 2n + i) * stride] and kept[((s + 1) * 2n + n + o) * stride]. */
-typedef struct { float *kept; int32_t stride; } sinkhorn_history;
+typedef struct {
+    float *kept;
+    int32_t stride;
+} sinkhorn_history;
 
 TGL_INLINE void sinkhorn_keep(const sinkhorn_history *h, int slot, const mhc_matrix *m, int n)
 {
@@ -96,8 +99,7 @@ TGL_INLINE void sinkhorn_bwd_columns(const mhc_matrix *m, sinkhorn_grads *d, int
 }
 
 /* p[i] = eps * p_before[i] + sum over o of E[i][o] * v[o], u = 1 / p; m->v is that v */
-TGL_INLINE void sinkhorn_bwd_rows(const mhc_matrix *m, sinkhorn_grads *d, int n, float eps,
-                                  const sinkhorn_history *h)
+TGL_INLINE void sinkhorn_bwd_rows(const mhc_matrix *m, sinkhorn_grads *d, int n, float eps, const sinkhorn_history *h)
 {
     MHC_UNROLL
     for (int i = 0; i < n; i++) {
@@ -118,10 +120,10 @@ TGL_INLINE void sinkhorn_bwd_steps(mhc_matrix *m, sinkhorn_grads *d, int n, int 
                                    const sinkhorn_history *h)
 {
     int end = repeat;
-    do {                                        /* repeats begin .. end - 1 */
+    do { /* repeats begin .. end - 1 */
         const int begin = end > MHC_SINKHORN_SPAN + 1 ? end - MHC_SINKHORN_SPAN : 1;
         MHC_UNROLL
-        for (int i = 0; i < n; i++) d->u[i] = 0.0f;     /* as it is: fewer registers during the forward */
+        for (int i = 0; i < n; i++) d->u[i] = 0.0f; /* as it is: fewer registers during the forward */
         mhc_sinkhorn_begin(m, n, eps);
         MHC_KEEP_LOOP
         for (int r = 1; r < begin; r++) mhc_sinkhorn_repeat(m, n, eps);
@@ -142,7 +144,7 @@ TGL_INLINE void sinkhorn_bwd_steps(mhc_matrix *m, sinkhorn_grads *d, int n, int 
         end = begin;
     } while (end > 1);
     MHC_UNROLL
-    for (int o = 0; o < n; o++) {               /* the first step, where u is 1 */
+    for (int o = 0; o < n; o++) { /* the first step, where u is 1 */
         const float dw = tgl_fma(-(d->v[o] * m->v[o]), m->v[o], *sinkhorn_later(h, d, n, o));
         MHC_UNROLL
         for (int i = 0; i < n; i++) d->e[i][o] = d->e[i][o] + dw;
@@ -161,7 +163,8 @@ TGL_INLINE void sinkhorn_bwd_softmax(const float *softmax, float *d, int n)
 
 #ifndef __CUDACC__
 /* A token's logits x, [n, n], and the gradient of its matrix; grad_x may be either. */
-TGL_INLINE void sinkhorn_bwd_token(const float *grad_out, const float *x, int n, int32_t repeat, float eps, float *grad_x)
+TGL_INLINE void sinkhorn_bwd_token(const float *grad_out, const float *x, int n, int32_t repeat, float eps,
+                                   float *grad_x)
 {
     float kept[(MHC_SINKHORN_SPAN + 2) * 2 * MHC_MAX_STREAMS], softmax[MHC_MAX_STREAMS][MHC_MAX_STREAMS];
     const sinkhorn_history history = { kept, 1 };

@@ -31,10 +31,10 @@ static tgl_status cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_tokens, num_streams);
-tgl_signature tgl_mhc_sinkhorn_fwd_signature = TGL_SIGNATURE(
-    "mhc_sinkhorn_fwd(x: " MHC_SQUARE ", " MHC_SINKHORN ")"
-    " -> out: " MHC_SQUARE " where " MHC_RULES ", out may be x",
-    &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_mhc_sinkhorn_fwd_signature =
+    TGL_SIGNATURE("mhc_sinkhorn_fwd(x: " MHC_SQUARE ", " MHC_SINKHORN ")"
+                  " -> out: " MHC_SQUARE " where " MHC_RULES ", out may be x",
+                  &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -49,7 +49,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
     problem *p = context;
     p->has_vectors = ((uintptr_t)p->x | (uintptr_t)p->out) % 16 == 0;
     return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(p->num_tokens, MHC_SINKHORN_TOKENS), INT32_MAX) },
-                        .block = MHC_SINKHORN_THREADS(p->num_streams), TGL_ARGS(*p) };
+                        .block = MHC_SINKHORN_THREADS(p->num_streams),
+                        TGL_ARGS(*p) };
 }
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
@@ -59,8 +60,11 @@ tgl_status tgl_mhc_sinkhorn_fwd(const DLTensor *x, DLTensor *out, const tgl_mhc_
     const DLTensor *tensors[] = { x, out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_sinkhorn_fwd_signature, tensors, params, &n.num_tokens));
-    problem p = { .x = tgl_data(x), .out = tgl_data(out), .num_tokens = n.num_tokens,
-                  .num_streams = (int32_t)n.num_streams, .repeat = tgl_mhc_sinkhorn_repeat(params),
+    problem p = { .x = tgl_data(x),
+                  .out = tgl_data(out),
+                  .num_tokens = n.num_tokens,
+                  .num_streams = (int32_t)n.num_streams,
+                  .repeat = tgl_mhc_sinkhorn_repeat(params),
                   .eps = tgl_mhc_sinkhorn_eps(params) };
     return tgl_run(&tgl_mhc_sinkhorn_fwd_signature, &OP, tensors, &p, stream);
 }

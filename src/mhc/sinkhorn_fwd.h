@@ -14,7 +14,7 @@ typedef struct {
     const float *x;
     float *out;
     int64_t num_tokens;
-    int32_t num_streams, repeat, has_vectors;   /* rows of x and out can be read in vectors (16 bytes) */
+    int32_t num_streams, repeat, has_vectors; /* rows of x and out can be read in vectors (16 bytes) */
     float eps;
 } sinkhorn_fwd_args;
 

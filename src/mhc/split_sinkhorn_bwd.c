@@ -75,12 +75,13 @@ tgl_status tgl_mhc_split_sinkhorn_bwd(const DLTensor *mixes, const DLTensor *sca
                                       DLTensor *grad_base, const tgl_mhc_params *params, void *workspace,
                                       size_t workspace_bytes, tgl_stream stream)
 {
-    const DLTensor *tensors[] = { mixes, scale, base, grad_pre_mix, grad_post_mix, grad_comb_mix, grad_mixes, grad_scale,
-                                  grad_base };
+    const DLTensor *tensors[] = { mixes,         scale,      base,       grad_pre_mix, grad_post_mix,
+                                  grad_comb_mix, grad_mixes, grad_scale, grad_base };
     sizes s;
     TGL_TRY(tgl_take(&tgl_mhc_split_sinkhorn_bwd_signature, tensors, params, &s.num_tokens));
     problem p = { .repeat = tgl_mhc_sinkhorn_repeat(params), .eps = tgl_mhc_sinkhorn_eps(params) };
-    TGL_TRY(tgl_gates_take_grads(&p.gates, tensors, "grad_comb_mix", s.num_tokens, s.num_columns, s.num_streams, params));
+    TGL_TRY(tgl_gates_take_grads(&p.gates, tensors, "grad_comb_mix", s.num_tokens, s.num_columns, s.num_streams,
+                                 params));
     TGL_TRY(tgl_gates_take_workspace(&p.gates, mixes, workspace, workspace_bytes));
     return tgl_run(&tgl_mhc_split_sinkhorn_bwd_signature, &OP, tensors, &p, stream);
 }

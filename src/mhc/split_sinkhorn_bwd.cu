@@ -17,7 +17,7 @@
 enum { AT_ONCE = SPLIT_SINKHORN_BWD_TOKENS(STREAMS), SQUARE = STREAMS * STREAMS };
 static_assert(AT_ONCE * STREAMS <= THREADS && GATES_CHUNK == 64, "a thread has a row");
 
-typedef token_numbers<SQUARE> matrices;         /* of 32 tokens */
+typedef token_numbers<SQUARE> matrices; /* of 32 tokens */
 
 /* All steps of a token: a lane each of the first warps. */
 DEV void run_steps(const split_sinkhorn_bwd_args &a, const matrices &of_warp, matrices &grads, float *memory)
@@ -38,8 +38,8 @@ DEV void run_steps(const split_sinkhorn_bwd_args &a, const matrices &of_warp, ma
 
 /* Tokens begin .. begin + AT_ONCE - 1 of a chunk of `count` tokens from `first` on: the gradient of their logits. Past
  * the last token they are zeros. */
-DEV void run_sinkhorn(const split_sinkhorn_bwd_args &a, i64 first, int begin, int count, matrices (&of_warp)[AT_ONCE / 32],
-                      matrices (&grads)[GATES_CHUNK / 32], float *memory)
+DEV void run_sinkhorn(const split_sinkhorn_bwd_args &a, i64 first, int begin, int count,
+                      matrices (&of_warp)[AT_ONCE / 32], matrices (&grads)[GATES_CHUNK / 32], float *memory)
 {
     const gates_bwd_args &g = a.gates;
     const int token = (int)threadIdx.x / STREAMS, i = (int)threadIdx.x % STREAMS, column = (2 + i) * STREAMS;
@@ -64,8 +64,7 @@ DEV void run_sinkhorn(const split_sinkhorn_bwd_args &a, i64 first, int begin, in
         grads[t / 32].put(t % 32, i * STREAMS, d);
     }
     __syncthreads();
-    if (threadIdx.x < AT_ONCE)
-        run_steps(a, of_warp[threadIdx.x / 32], grads[(begin + (int)threadIdx.x) / 32], memory);
+    if (threadIdx.x < AT_ONCE) run_steps(a, of_warp[threadIdx.x / 32], grads[(begin + (int)threadIdx.x) / 32], memory);
     __syncthreads();
     if (token < AT_ONCE) {
         grads[t / 32].get(t % 32, i * STREAMS, d);
@@ -86,8 +85,8 @@ struct given_or_made {
 };
 
 /* One block an SM would do: so that the compiler spends registers on overlapping the steps. */
-extern "C" __global__ void __launch_bounds__(THREADS, 1) split_sinkhorn_bwd(
-    const __grid_constant__ split_sinkhorn_bwd_args a)
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    split_sinkhorn_bwd(const __grid_constant__ split_sinkhorn_bwd_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(matrices[AT_ONCE / 32], of_warp);
@@ -96,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) split_sinkhorn_bwd(
     const gates_bwd_args &g = a.gates;
     const i64 num_chunks = (g.num_tokens + GATES_CHUNK - 1) / GATES_CHUNK;
     pdl_wait();
-    u32 before = 0;                             /* blocks that have started; asked for now, needed at the end */
+    u32 before = 0; /* blocks that have started; asked for now, needed at the end */
     if (threadIdx.x == 0) before = atomic_inc_relaxed(g.started, gridDim.x - 1);
 #pragma unroll 1
     for (i64 chunk = blockIdx.x; chunk < num_chunks; chunk += gridDim.x) {
@@ -109,11 +108,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) split_sinkhorn_bwd(
             __syncthreads();
         }
 #pragma unroll 1
-        for (int thread = (int)threadIdx.x; thread / 32 * 32 < LANES * COLUMNS; thread += THREADS) {    /* warps */
+        for (int thread = (int)threadIdx.x; thread / 32 * 32 < LANES * COLUMNS; thread += THREADS) { /* warps */
             const struct column c = column_of(g, thread);
             run_chunk(g, c, first, count, g.partial + chunk * SUMS, given_or_made{ { c, first }, grads });
         }
-        __syncthreads();                        /* all have read the gradients */
+        __syncthreads(); /* all have read the gradients */
     }
     if (threadIdx.x == 0) is_last = before == gridDim.x - 1;
     __syncthreads();

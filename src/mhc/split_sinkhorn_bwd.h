@@ -7,8 +7,8 @@
 #include "mhc/sinkhorn_bwd.h"
 
 typedef struct {
-    gates_bwd_args gates;                   /* of three groups; the last gradient that arrives is that of comb */
-    int32_t repeat, has_vectors;            /* rows of mixes, of base and of comb's gradient can be read in vectors */
+    gates_bwd_args gates;        /* of three groups; the last gradient that arrives is that of comb */
+    int32_t repeat, has_vectors; /* rows of mixes, of base and of comb's gradient can be read in vectors */
     float eps;
 } split_sinkhorn_bwd_args;
 

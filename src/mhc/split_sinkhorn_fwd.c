@@ -41,7 +41,8 @@ tgl_signature tgl_mhc_split_sinkhorn_fwd_signature = TGL_SIGNATURE(
     "mhc_split_sinkhorn_fwd(mixes: f32[num_tokens, num_streams * (num_streams + 2)] rows, scale: f32[3],"
     " base: f32[num_streams * (num_streams + 2)], " MHC_PRE ", " MHC_POST ", " MHC_SINKHORN ")"
     " -> pre_mix: f32[num_tokens, num_streams], post_mix: f32[num_tokens, num_streams], comb_mix: " MHC_SQUARE
-    " where " MHC_RULES, &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
+    " where " MHC_RULES,
+    &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -59,7 +60,8 @@ static tgl_shape shape(void *context, const tgl_target *target)
     const uintptr_t rows = (uintptr_t)g->mixes | (uintptr_t)g->base | (uintptr_t)g->out[2];
     p->has_vectors = (rows | 4 * (uint64_t)g->row_stride) % 16 == 0;
     return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(g->num_tokens, MHC_SINKHORN_TOKENS), INT32_MAX) },
-                        .block = MHC_SINKHORN_THREADS(g->num_streams), TGL_ARGS(*p) };
+                        .block = MHC_SINKHORN_THREADS(g->num_streams),
+                        TGL_ARGS(*p) };
 }
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
@@ -71,10 +73,16 @@ tgl_status tgl_mhc_split_sinkhorn_fwd(const DLTensor *mixes, const DLTensor *sca
     const DLTensor *tensors[] = { mixes, scale, base, pre_mix, post_mix, comb_mix };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_split_sinkhorn_fwd_signature, tensors, params, &n.num_tokens));
-    problem p = { .gates = { .mixes = tgl_data(mixes), .scale = tgl_data(scale), .base = tgl_data(base),
+    problem p = { .gates = { .mixes = tgl_data(mixes),
+                             .scale = tgl_data(scale),
+                             .base = tgl_data(base),
                              .out = { tgl_data(pre_mix), tgl_data(post_mix), tgl_data(comb_mix) },
-                             .num_tokens = n.num_tokens, .row_stride = n.num_tokens > 1 ? tgl_stride(mixes, 0) : 0,
-                             .num_streams = (int32_t)n.num_streams, .num_groups = 3, .numbers = tgl_mhc_gates(params) },
-                  .repeat = tgl_mhc_sinkhorn_repeat(params), .eps = tgl_mhc_sinkhorn_eps(params) };
+                             .num_tokens = n.num_tokens,
+                             .row_stride = n.num_tokens > 1 ? tgl_stride(mixes, 0) : 0,
+                             .num_streams = (int32_t)n.num_streams,
+                             .num_groups = 3,
+                             .numbers = tgl_mhc_gates(params) },
+                  .repeat = tgl_mhc_sinkhorn_repeat(params),
+                  .eps = tgl_mhc_sinkhorn_eps(params) };
     return tgl_run(&tgl_mhc_split_sinkhorn_fwd_signature, &OP, tensors, &p, stream);
 }

@@ -12,8 +12,8 @@
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && MHC_SINKHORN_TOKENS == 32, "STREAMS is 1..8");
 
 /* One block an SM would do: so that the compiler spends registers on overlapping the steps. */
-extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS(STREAMS), 1) split_sinkhorn_fwd(
-    const __grid_constant__ split_sinkhorn_fwd_args a)
+extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS(STREAMS), 1)
+    split_sinkhorn_fwd(const __grid_constant__ split_sinkhorn_fwd_args a)
 {
     SHARED(token_numbers<STREAMS * STREAMS>, matrices);
     SHARED(token_numbers<2 * STREAMS>, factors);
@@ -57,8 +57,7 @@ extern "C" __global__ void __launch_bounds__(MHC_SINKHORN_THREADS(STREAMS), 1) s
         float v[STREAMS];
         factors.get(token, STREAMS, v);
 #pragma unroll
-        for (int o = 0; o < STREAMS; o++)
-            row[o] = tgl_one_nan(mhc_sinkhorn_product(row[o], factors.v[i][token], v[o]));
+        for (int o = 0; o < STREAMS; o++) row[o] = tgl_one_nan(mhc_sinkhorn_product(row[o], factors.v[i][token], v[o]));
         if (t < g.num_tokens) store_row(g.out[2] + (t * STREAMS + i) * STREAMS, a.has_vectors, row);
     }
 }

@@ -7,8 +7,8 @@
 #include "mhc/sinkhorn_fwd.h"
 
 typedef struct {
-    gates_fwd_args gates;                   /* of three groups; the last is written as comb, not as logits */
-    int32_t repeat, has_vectors;            /* rows of mixes, of base and of comb can be read in vectors (16 bytes) */
+    gates_fwd_args gates;        /* of three groups; the last is written as comb, not as logits */
+    int32_t repeat, has_vectors; /* rows of mixes, of base and of comb can be read in vectors (16 bytes) */
     float eps;
 } split_sinkhorn_fwd_args;
 

@@ -15,13 +15,13 @@
 /* args come first: most functions below take the problem for them. */
 typedef struct {
     expand_args args;
-    tgl_shape bulk;                 /* the launch if the device has no room for clusters */
+    tgl_shape bulk; /* the launch if the device has no room for clusters */
     tgl_other_launch otherwise;
 } problem;
 
 /* ---- CPU ---- */
 
-static void cpu_padding(const void *context, int64_t begin, int64_t end)        /* positions */
+static void cpu_padding(const void *context, int64_t begin, int64_t end) /* positions */
 {
     const expand_args *a = context;
     for (int64_t at = begin; at < end; at++) {
@@ -71,34 +71,37 @@ static tgl_status cpu(const void *context)
 
 /* ---- signatures ---- */
 
-tgl_signature tgl_moe_expand_to_fused_signature = TGL_SIGNATURE(
-    "moe_expand_to_fused(x: any[num_tokens, hidden] rows,"
-    " token_topk_to_pos: i32[num_tokens, num_topk], pos_to_expert: i32[num_positions])"
-    " -> out: x[num_positions, hidden]", NULL);
+tgl_signature tgl_moe_expand_to_fused_signature =
+    TGL_SIGNATURE("moe_expand_to_fused(x: any[num_tokens, hidden] rows,"
+                  " token_topk_to_pos: i32[num_tokens, num_topk], pos_to_expert: i32[num_positions])"
+                  " -> out: x[num_positions, hidden]",
+                  NULL);
 
-tgl_signature tgl_moe_expand_to_fused_with_sf_signature = TGL_SIGNATURE(
-    "moe_expand_to_fused_with_sf(x: any[num_tokens, hidden] rows,"
-    " x_sf: f32|i32[num_tokens, num_sf] strided, token_topk_to_pos: i32[num_tokens, num_topk],"
-    " pos_to_expert: i32[num_positions], num_per_channels: int >= 1)"
-    " -> out: x[num_positions, hidden], out_sf: x_sf[num_positions, num_sf] strided", NULL);
+tgl_signature tgl_moe_expand_to_fused_with_sf_signature =
+    TGL_SIGNATURE("moe_expand_to_fused_with_sf(x: any[num_tokens, hidden] rows,"
+                  " x_sf: f32|i32[num_tokens, num_sf] strided, token_topk_to_pos: i32[num_tokens, num_topk],"
+                  " pos_to_expert: i32[num_positions], num_per_channels: int >= 1)"
+                  " -> out: x[num_positions, hidden], out_sf: x_sf[num_positions, num_sf] strided",
+                  NULL);
 
 /* One scale factor per num_per_channels values; an i32 holds four factors. A byte may hold two values,
  * e2m1x2 does. */
 static tgl_status check_num_sf(const DLTensor *x, const DLTensor *x_sf, int64_t num_per_channels)
 {
     const int64_t hidden = x->shape[1], per_word = tgl_dtype_is(x_sf->dtype, TGL_I32) ? 4 : 1;
-    int64_t pairs = 0;                          /* 2 * hidden may overflow if there are no tokens */
-    const bool may_be_pairs = tgl_dtype_is(x->dtype, TGL_I8 | TGL_U8 | TGL_E2M1X2) &&
-                              !__builtin_mul_overflow(hidden, 2, &pairs);
+    int64_t pairs = 0; /* 2 * hidden may overflow if there are no tokens */
+    const bool may_be_pairs =
+        tgl_dtype_is(x->dtype, TGL_I8 | TGL_U8 | TGL_E2M1X2) && !__builtin_mul_overflow(hidden, 2, &pairs);
     pairs = tgl_ceil_div(tgl_ceil_div(pairs, num_per_channels), per_word);
     const bool are_pairs = may_be_pairs && tgl_dtype_is(x->dtype, TGL_E2M1X2);
     const int64_t single = are_pairs ? pairs : tgl_ceil_div(tgl_ceil_div(hidden, num_per_channels), per_word);
     const int64_t num_tokens = x->shape[0], num_sf = x_sf->shape[1];
     if (num_sf == single || (may_be_pairs && num_sf == pairs)) return TGL_OK;
     if (may_be_pairs && pairs != single)
-        return tgl_fail(TGL_ERR_ARGUMENT, "x_sf: shape is [%" PRId64 ", %" PRId64 "], want [%" PRId64
-                        ", %" PRId64 "] or [%" PRId64 ", %" PRId64 "]", num_tokens, num_sf, num_tokens,
-                        single, num_tokens, pairs);
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "x_sf: shape is [%" PRId64 ", %" PRId64 "], want [%" PRId64 ", %" PRId64 "] or [%" PRId64
+                        ", %" PRId64 "]",
+                        num_tokens, num_sf, num_tokens, single, num_tokens, pairs);
     return tgl_expect_shape("x_sf", x_sf, (tgl_dim[]){ { num_tokens, num_tokens }, { single, single } });
 }
 
@@ -110,8 +113,9 @@ static tgl_status check_out_sf_layout(const DLTensor *out_sf)
     const bool is_packed = (rows == 1 || row == cols) && (cols == 1 || col == 1);
     const bool is_col_major = (rows == 1 || row == 1) && (cols == 1 || col >= rows);
     if (tgl_is_empty(out_sf) || is_packed || is_col_major) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "out_sf: strides are [%" PRId64 ", %" PRId64 "], want [%" PRId64
-                    ", 1] or [1, >= %" PRId64 "]", row, col, cols, rows);
+    return tgl_fail(TGL_ERR_ARGUMENT,
+                    "out_sf: strides are [%" PRId64 ", %" PRId64 "], want [%" PRId64 ", 1] or [1, >= %" PRId64 "]", row,
+                    col, cols, rows);
 }
 
 /* ---- launch ---- */
@@ -134,10 +138,7 @@ static bool has_many_rows(const expand_args *a) { return a->num_tokens + a->num_
 static bool has_columns(const expand_args *a) { return a->num_sf > 0 && a->out_sf_row == 1; }
 
 /* Blocks load about as much as they store. */
-static bool has_few_copies(const expand_args *a)
-{
-    return a->num_positions / EXPAND_BULK_COPIES < a->num_tokens;
-}
+static bool has_few_copies(const expand_args *a) { return a->num_positions / EXPAND_BULK_COPIES < a->num_tokens; }
 
 /* The largest power of two, up to 16, that divides all addresses of rows. */
 static int64_t unit_bytes(const expand_args *a)
@@ -196,8 +197,8 @@ static int64_t both_blocks(const expand_args *a)
 static bool can_bulk(const void *context, const tgl_target *target)
 {
     const expand_args *a = context;
-    return target->architecture >= 90 && unit_bytes(a) == 16 && a->num_topk <= 32 &&
-           both_blocks(a) <= MAX_BLOCKS && tgl_ceil_div(a->row_bytes, bulk_bytes(a)) <= MAX_Y;
+    return target->architecture >= 90 && unit_bytes(a) == 16 && a->num_topk <= 32 && both_blocks(a) <= MAX_BLOCKS &&
+           tgl_ceil_div(a->row_bytes, bulk_bytes(a)) <= MAX_Y;
 }
 
 static tgl_shape bulk_shape_of(expand_args *a, bool do_both)
@@ -213,8 +214,9 @@ static tgl_shape bulk_shape_of(expand_args *a, bool do_both)
         a->positions = (int32_t)tgl_ceil_div(a->num_positions, blocks);
     }
     const int64_t z = tgl_ceil_div(blocks, MAX_Y);
-    return (tgl_shape){ { a->chunks, tgl_ceil_div(blocks, z), z }, .block = 32,
-                        .shared_bytes = bulk_shared_bytes(a), TGL_ARGS(*a) };
+    return (tgl_shape){
+        { a->chunks, tgl_ceil_div(blocks, z), z }, .block = 32, .shared_bytes = bulk_shared_bytes(a), TGL_ARGS(*a)
+    };
 }
 
 static tgl_shape bulk_shape(void *context, const tgl_target *target)
@@ -225,10 +227,7 @@ static tgl_shape bulk_shape(void *context, const tgl_target *target)
 
 /* ---- scale factors in columns, gathered by clusters ---- */
 
-static int64_t columns_shared_bytes(const expand_args *a)
-{
-    return tgl_max(bulk_shared_bytes(a), EXPAND_SF_MIN_BYTES);
-}
+static int64_t columns_shared_bytes(const expand_args *a) { return tgl_max(bulk_shared_bytes(a), EXPAND_SF_MIN_BYTES); }
 
 /* Positions of a cluster's window; at least 2 KB of shared memory remain for slots. */
 static int64_t window_positions(const expand_args *a)
@@ -249,8 +248,7 @@ static bool can_gather(const void *context, const tgl_target *target)
     int64_t slots;
     return has_columns(a) && can_bulk(context, target) && a->num_positions <= INT32_MAX &&
            !__builtin_mul_overflow(a->num_tokens, a->num_topk, &slots) && slots > 0 && slots <= MAX_BLOCKS &&
-           both_blocks(a) <= MAX_BLOCKS / tgl_ceil_div(a->row_bytes, bulk_bytes(a)) &&
-           window_blocks(a) <= MAX_BLOCKS;
+           both_blocks(a) <= MAX_BLOCKS / tgl_ceil_div(a->row_bytes, bulk_bytes(a)) && window_blocks(a) <= MAX_BLOCKS;
 }
 
 /* Scanning all slots for each window, 32 at a time, must cost less than storing each factor alone. */
@@ -270,8 +268,9 @@ static tgl_shape columns_shape(void *context, const tgl_target *target)
     a->sf_positions = (int32_t)window_positions(a);
     a->sf_words = (int32_t)(columns_shared_bytes(a) / 4);
     const int64_t clusters = tgl_ceil_div(a->sf_blocks + a->chunks * both_blocks(a), EXPAND_SF_CLUSTER);
-    return (tgl_shape){ { clusters * EXPAND_SF_CLUSTER }, .block = 32, .shared_bytes = 4 * a->sf_words,
-                        .cluster = EXPAND_SF_CLUSTER, .otherwise = &p->otherwise, TGL_ARGS(*a) };
+    return (tgl_shape){ { clusters * EXPAND_SF_CLUSTER }, .block = 32,
+                        .shared_bytes = 4 * a->sf_words,  .cluster = EXPAND_SF_CLUSTER,
+                        .otherwise = &p->otherwise,       TGL_ARGS(*a) };
 }
 
 /* ---- any rows ---- */
@@ -289,34 +288,38 @@ static tgl_shape plain_shape(void *context, const tgl_target *target)
     a->padding_blocks = (int32_t)tgl_strided_grid(a->padding_blocks, MAX_BLOCKS);
     const int64_t token_blocks = a->num_topk ? tgl_strided_grid(a->num_tokens, MAX_BLOCKS) : 0;
     return (tgl_shape){ { a->padding_blocks + token_blocks, tgl_strided_grid(a->chunks, MAX_Y) },
-                        .block = (int)threads, TGL_ARGS(*a) };
+                        .block = (int)threads,
+                        TGL_ARGS(*a) };
 }
 
-static const tgl_op OP = {
-    cpu, plan,
-    {
-        [COLUMNS] = { can_gather, gathering_pays, columns_shape },
-        [BULK] = { can_bulk, NULL, bulk_shape },
-        [PLAIN] = { NULL, NULL, plain_shape },
-    }
-};
+static const tgl_op OP = { cpu,
+                           plan,
+                           {
+                               [COLUMNS] = { can_gather, gathering_pays, columns_shape },
+                               [BULK] = { can_bulk, NULL, bulk_shape },
+                               [PLAIN] = { NULL, NULL, plain_shape },
+                           } };
 
 static expand_args args_of(const DLTensor *x, const DLTensor *token_topk_to_pos, const DLTensor *pos_to_expert,
                            const DLTensor *out)
 {
     const int64_t element_bytes = tgl_dtype_bits(x->dtype) / 8;
-    const bool has_rows = x->shape[0] > 1 && x->shape[1] > 0;   /* else the stride is arbitrary */
+    const bool has_rows = x->shape[0] > 1 && x->shape[1] > 0; /* else the stride is arbitrary */
     return (expand_args){
-        .x = tgl_data(x), .out = tgl_data(out), .token_topk_to_pos = tgl_data(token_topk_to_pos),
-        .pos_to_expert = tgl_data(pos_to_expert), .num_tokens = x->shape[0],
-        .num_topk = token_topk_to_pos->shape[1], .num_positions = pos_to_expert->shape[0],
-        .row_bytes = tgl_saturating_product(x->shape[1], element_bytes),        /* out may be empty */
+        .x = tgl_data(x),
+        .out = tgl_data(out),
+        .token_topk_to_pos = tgl_data(token_topk_to_pos),
+        .pos_to_expert = tgl_data(pos_to_expert),
+        .num_tokens = x->shape[0],
+        .num_topk = token_topk_to_pos->shape[1],
+        .num_positions = pos_to_expert->shape[0],
+        .row_bytes = tgl_saturating_product(x->shape[1], element_bytes), /* out may be empty */
         .x_stride = has_rows ? tgl_stride(x, 0) * element_bytes : 0,
     };
 }
 
-tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *token_topk_to_pos,
-                                   const DLTensor *pos_to_expert, DLTensor *out, tgl_stream stream)
+tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *token_topk_to_pos, const DLTensor *pos_to_expert,
+                                   DLTensor *out, tgl_stream stream)
 {
     const DLTensor *tensors[] = { x, token_topk_to_pos, pos_to_expert, out };
     TGL_TRY(tgl_take(&tgl_moe_expand_to_fused_signature, tensors, NULL, NULL));
@@ -325,10 +328,9 @@ tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *token_topk
     return tgl_run(&tgl_moe_expand_to_fused_signature, &OP, tensors, &p, stream);
 }
 
-tgl_status tgl_moe_expand_to_fused_with_sf(const DLTensor *x, const DLTensor *x_sf,
-                                           const DLTensor *token_topk_to_pos, const DLTensor *pos_to_expert,
-                                           DLTensor *out, DLTensor *out_sf, int64_t num_per_channels,
-                                           tgl_stream stream)
+tgl_status tgl_moe_expand_to_fused_with_sf(const DLTensor *x, const DLTensor *x_sf, const DLTensor *token_topk_to_pos,
+                                           const DLTensor *pos_to_expert, DLTensor *out, DLTensor *out_sf,
+                                           int64_t num_per_channels, tgl_stream stream)
 {
     const DLTensor *tensors[] = { x, x_sf, token_topk_to_pos, pos_to_expert, out, out_sf };
     TGL_TRY(tgl_take(&tgl_moe_expand_to_fused_with_sf_signature, tensors, &num_per_channels, NULL));

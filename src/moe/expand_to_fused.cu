@@ -15,11 +15,19 @@
 #include "moe/expand_to_fused.h"
 
 /* A thread's part of a chunk: units blockDim.x apart, and a scale factor. */
-template <class T> struct piece { T units[EXPAND_UNITS]; u32 sf; };
+template <class T> struct piece {
+    T units[EXPAND_UNITS];
+    u32 sf;
+};
 
 /* Its place: offset in the row in bytes, units from there to the end of the chunk, which scale factor, if
  * any. */
-typedef struct { i64 offset; int units; bool has_sf; i64 sf; } place;
+typedef struct {
+    i64 offset;
+    int units;
+    bool has_sf;
+    i64 sf;
+} place;
 
 DEV place place_of(const expand_args &a, i64 chunk)
 {

@@ -21,7 +21,7 @@ typedef struct {
     /* How the launch divides it. A unit is 16, 8, 4, 2 or 1 bytes, the most that divides all rows and
      * their addresses. */
     int64_t row_units, chunks;
-    int32_t unit_bytes;     /* 16 for bulk stores */
+    int32_t unit_bytes; /* 16 for bulk stores */
     int32_t chunk_units;
     int32_t positions;      /* checked for padding by a block */
     int32_t padding_blocks; /* come first, then blocks for tokens; 0: blocks do both (bulk stores) */
@@ -53,15 +53,15 @@ typedef struct {
 /* "Few copies": fewer positions per token than this. */
 #define EXPAND_BULK_COPIES 4
 /* Max bytes of a chunk: */
-#define EXPAND_BULK_BYTES 16384         /* many rows with more copies */
-#define EXPAND_BULK_SPREAD_BYTES 4096   /* many rows with few copies, no factors in columns */
-#define EXPAND_BULK_SOME_BYTES 8192     /* all others, except ... */
-#define EXPAND_BULK_FEW_BYTES 4096      /* ... fewer than EXPAND_FEW_ROWS */
+#define EXPAND_BULK_BYTES 16384       /* many rows with more copies */
+#define EXPAND_BULK_SPREAD_BYTES 4096 /* many rows with few copies, no factors in columns */
+#define EXPAND_BULK_SOME_BYTES 8192   /* all others, except ... */
+#define EXPAND_BULK_FEW_BYTES 4096    /* ... fewer than EXPAND_FEW_ROWS */
 
 /* expand_to_fused_columns. A window has a tile of 32 positions per block for every EXPAND_SF_SLOTS slots. */
-#define EXPAND_SF_CLUSTER 8             /* blocks of a cluster */
-#define EXPAND_SF_TILES 4               /* max tiles per block */
+#define EXPAND_SF_CLUSTER 8 /* blocks of a cluster */
+#define EXPAND_SF_TILES 4   /* max tiles per block */
 #define EXPAND_SF_SLOTS 16384
-#define EXPAND_SF_MIN_BYTES 4096        /* of shared memory */
+#define EXPAND_SF_MIN_BYTES 4096 /* of shared memory */
 
 #endif

@@ -17,7 +17,10 @@
 
 enum { LANE_SF = 2, WARP_SF = 32 * LANE_SF };
 /* `to`: address in the row of position 0; is_there: within the row. */
-typedef struct { u32 v[LANE_SF], *to[LANE_SF]; bool is_there[LANE_SF]; } lane_sf;
+typedef struct {
+    u32 v[LANE_SF], *to[LANE_SF];
+    bool is_there[LANE_SF];
+} lane_sf;
 
 DEV lane_sf zeros_of_sf(const expand_args &a, i64 first)
 {
@@ -41,7 +44,7 @@ DEV lane_sf load_sf(const expand_args &a, i64 t, i64 first)
     return sf;
 }
 
-DEV void store_sf(const lane_sf &sf, i64 row)   /* offset of a position's row, in words */
+DEV void store_sf(const lane_sf &sf, i64 row) /* offset of a position's row, in words */
 {
 #pragma unroll
     for (int j = 0; j < LANE_SF; j++)
@@ -51,7 +54,7 @@ DEV void store_sf(const lane_sf &sf, i64 row)   /* offset of a position's row, i
 /* Stores to the positions of the lanes in `valid`. */
 DEV void store_all_sf(const expand_args &a, const lane_sf &sf, i32 position, u32 valid)
 {
-    enum { AT_ONCE = 4 };                       /* independent shuffles */
+    enum { AT_ONCE = 4 }; /* independent shuffles */
     const i64 lane_row = position * a.out_sf_row;
 #pragma unroll 1
     for (int k = 0; k < (int)a.num_topk; k += AT_ONCE) {
@@ -68,7 +71,7 @@ DEV void store_all_sf(const expand_args &a, const lane_sf &sf, i32 position, u32
 DEV void zero_sf(const expand_args &a, i64 first, u32 padding)
 {
     const int lane = threadIdx.x;
-    if (a.out_sf_row == 1) {                    /* columns: lanes store neighbours */
+    if (a.out_sf_row == 1) { /* columns: lanes store neighbours */
         for (i64 i = blockIdx.x; i < a.num_sf; i += gridDim.x)
             if (padding >> lane & 1) a.out_sf[first + lane + i * a.out_sf_col] = 0;
         return;
@@ -77,8 +80,7 @@ DEV void zero_sf(const expand_args &a, i64 first, u32 padding)
     for (i64 i = blockIdx.x * WARP_SF; i < a.num_sf; i += gridDim.x * WARP_SF) {
         const lane_sf zeros = zeros_of_sf(a, i);
 #pragma unroll 1
-        for (u32 left = padding; left;)
-            store_sf(zeros, (first + take_lane(left)) * a.out_sf_row);
+        for (u32 left = padding; left;) store_sf(zeros, (first + take_lane(left)) * a.out_sf_row);
     }
 }
 
@@ -130,8 +132,7 @@ extern "C" __global__ void __launch_bounds__(32) expand_to_fused_bulk(const expa
     const bool is_token = t >= 0 && t < a.num_tokens;
     pdl_wait();
     i32 position = -1;
-    if (is_token && lane < a.num_topk)
-        position = a.token_topk_to_pos[t * a.num_topk + lane];
+    if (is_token && lane < a.num_topk) position = a.token_topk_to_pos[t * a.num_topk + lane];
     /* loaded even if unused: under a condition the compiler would wait for it here, before the row is read */
     const i64 last = a.num_positions - 1;
     const i32 expert = a.pos_to_expert[min(first + lane, last)];

@@ -14,7 +14,10 @@
 
 #if __CUDA_ARCH__ >= 900
 /* A block's part of a row: offset in the row, size, address in shared memory. */
-typedef struct { i64 offset; u32 bytes, shared; } chunk;
+typedef struct {
+    i64 offset;
+    u32 bytes, shared;
+} chunk;
 
 DEV chunk chunk_of(const expand_args &a, u32 index, u32 shared)
 {
@@ -37,7 +40,7 @@ DEV void store_chunk(const expand_args &a, const chunk &c, i32 position, bool is
 {
     copy_async_wait<0>();
     bulk_fence();
-    __syncwarp();                               /* all lanes' parts have arrived */
+    __syncwarp(); /* all lanes' parts have arrived */
     if (is_valid) bulk_store(a.out + position * a.row_bytes + c.offset, c.shared, c.bytes);
     bulk_commit();
     bulk_wait_read<0>();
@@ -47,7 +50,7 @@ DEV void store_chunk(const expand_args &a, const chunk &c, i32 position, bool is
 DEV void store_zeros(const expand_args &a, const chunk &c, i64 first, bool is_padding)
 {
     const int lane = threadIdx.x;
-    __syncwarp();                               /* the row's stores have read it */
+    __syncwarp(); /* the row's stores have read it */
     const uint4 zeros = make_uint4(0, 0, 0, 0);
     for (u32 i = 16 * lane; i < c.bytes; i += 16 * 32) shared_store_u32x4(c.shared + i, zeros);
     bulk_fence();

@@ -25,8 +25,8 @@ enum { ZERO = -1, NONE = -2 };
 
 /* Sets slot[i] to the slot, of begin .. end - 1, whose position is first + i. Slots are staged in `words`
  * words of shared memory: in registers there would be fewer in flight. */
-DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, int begin, int end,
-                    i32 *stage, int words)
+DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, int begin, int end, i32 *stage,
+                    int words)
 {
     const int lane = threadIdx.x;
 #pragma unroll 1
@@ -36,7 +36,7 @@ DEV void find_slots(const expand_args &a, i32 *slot, u32 first, u32 positions, i
 #pragma unroll 4
         for (int i = lane; i < n; i += 32) copy_async_4(shared_address(stage + i), from + i);
         copy_async_commit();
-        copy_async_wait<0>();                   /* each lane reads its own copies */
+        copy_async_wait<0>(); /* each lane reads its own copies */
 #pragma unroll 4
         for (int i = lane; i < n; i += 32) {
             const u32 position = (u32)stage[i] - first;
@@ -63,8 +63,7 @@ DEV void copy_columns(const expand_args &a, i32 slot, i64 first, u32 shared, int
 #pragma unroll 4
             for (int i = 0; i < 32; i++) {
                 const u32 t = __shfl_sync(FULL, token, i);
-                if (c < n && full >> i & 1)
-                    copy_async_4(shared + 4 * (32 * c + (i ^ lane)), from + t * a.x_sf_row);
+                if (c < n && full >> i & 1) copy_async_4(shared + 4 * (32 * c + (i ^ lane)), from + t * a.x_sf_row);
             }
         }
         copy_async_commit();
@@ -95,7 +94,7 @@ DEV void gather_sf(const expand_args &a, i32 *memory)
     const int lane = threadIdx.x, rank = (int)cluster_rank(), own = a.sf_positions / EXPAND_SF_CLUSTER;
     const i64 window = (i64)(blockIdx.x / EXPAND_SF_CLUSTER) * a.sf_positions, first = window + rank * own;
     const i64 last = a.num_positions - 1;
-    i32 slot[TILES];                            /* initially the experts */
+    i32 slot[TILES]; /* initially the experts */
 #pragma unroll
     for (int j = 0; j < TILES; j++) slot[j] = a.pos_to_expert[min(first + 32 * j + lane, last)];
     for (int i = lane; i < a.sf_positions; i += 32) memory[i] = NONE;
@@ -108,7 +107,7 @@ DEV void gather_sf(const expand_args &a, i32 *memory)
                (a.sf_words - a.sf_positions) / 32 * 32);
     __syncwarp();
     cluster_arrive();
-    cluster_wait();                             /* all blocks have searched their slots */
+    cluster_wait(); /* all blocks have searched their slots */
 #pragma unroll 1
     for (int at = 0; at < 32 * TILES; at += 32) {
         const bool is_padding = first + at + lane <= last && slot[0] < 0;
@@ -121,7 +120,7 @@ DEV void gather_sf(const expand_args &a, i32 *memory)
     }
     __syncwarp();
     cluster_arrive();
-    cluster_wait();                             /* no block reads this one's memory anymore */
+    cluster_wait(); /* no block reads this one's memory anymore */
 #pragma unroll 1
     for (int at = 0; at < own; at += 32) {
         copy_columns(a, slot[0], first + at, shared_address(memory), a.sf_words / 32);

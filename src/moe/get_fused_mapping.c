@@ -18,7 +18,7 @@ typedef struct {
     get_fused_mapping_args args;
     int64_t num_tokens, num_topk;
     int index_bytes;
-    bool has_workspace;     /* as get_fused_mapping_large needs it */
+    bool has_workspace; /* as get_fused_mapping_large needs it */
 
     /* On the CPU, tokens are cut into chunks. A cursor per chunk and expert: first the number of pairs, then
      * the position of the next pair. */
@@ -32,10 +32,7 @@ typedef struct {
  * an output: nothing is allocated. A chunk is large enough to pay for a thread. */
 enum { MAX_CURSORS = 8192, MAX_CHUNKS = 32, MIN_CHUNK_BYTES = 64 << 10 };
 
-static int64_t first_token(const problem *p, int64_t chunk)
-{
-    return tgl_min(chunk * p->chunk_tokens, p->num_tokens);
-}
+static int64_t first_token(const problem *p, int64_t chunk) { return tgl_min(chunk * p->chunk_tokens, p->num_tokens); }
 
 TGL_ALWAYS_INLINE void count(const problem *p, int64_t chunk, int index_bytes)
 {
@@ -54,7 +51,7 @@ TGL_ALWAYS_INLINE void count(const problem *p, int64_t chunk, int index_bytes)
 
 TGL_ALWAYS_INLINE void place(const problem *p, int64_t chunk, int index_bytes)
 {
-    const tgl_map m = p->args.map;                   /* a copy, which stores cannot alias */
+    const tgl_map m = p->args.map; /* a copy, which stores cannot alias */
     int32_t *cursor = p->cursors + chunk * m.num_experts;
     const int64_t begin = first_token(p, chunk), end = first_token(p, chunk + 1);
     int32_t pair = (int32_t)(begin * p->num_topk);
@@ -142,22 +139,22 @@ static tgl_status cpu(const void *context)
     const int64_t bytes = (int64_t)m->num_pairs * p.index_bytes + 12 * m->num_positions;
     const int64_t fitting = tgl_min(MAX_CHUNKS, MAX_CURSORS / tgl_max(1, m->num_experts));
     const int64_t chunks = tgl_max(1, tgl_min(fitting, bytes / MIN_CHUNK_BYTES));
-    if (m->num_pairs == 0) p.num_tokens = 0;    /* there may be many rows without columns */
+    if (m->num_pairs == 0) p.num_tokens = 0; /* there may be many rows without columns */
     p.cursors = m->num_experts <= MAX_CURSORS ? cursors : m->expert_end;
     p.num_chunks = chunks;
     p.chunk_tokens = tgl_ceil_div(p.num_tokens, chunks);
     TGL_TRY(tgl_parallel_rows(chunks, bytes / chunks, count_chunks, &p));
     lay_out(&p);
     TGL_TRY(tgl_parallel_rows(chunks, 24 * (int64_t)m->num_pairs / chunks, place_chunks, &p));
-    for (int32_t e = 0; e < m->num_experts; e++)
-        m->expert_end[e] = m->expert_start[e] + m->num_tokens_per_expert[e];
+    for (int32_t e = 0; e < m->num_experts; e++) m->expert_end[e] = m->expert_start[e] + m->num_tokens_per_expert[e];
     return TGL_OK;
 }
 
 TGL_SIZES(sizes, num_tokens, num_topk, num_positions, num_local_experts);
-tgl_signature tgl_moe_get_fused_mapping_signature = TGL_SIGNATURE(
-    "moe_get_fused_mapping(topk_idx: i64|i32[num_tokens, num_topk] rows, alignment: int >= 1)"
-    " -> " TGL_MAP_TEXT("num_topk") " where " TGL_MAP_RULES, NULL, TGL_SIZES_OF(sizes));
+tgl_signature tgl_moe_get_fused_mapping_signature =
+    TGL_SIGNATURE("moe_get_fused_mapping(topk_idx: i64|i32[num_tokens, num_topk] rows, alignment: int >= 1)"
+                  " -> " TGL_MAP_TEXT("num_topk") " where " TGL_MAP_RULES,
+                  NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -186,7 +183,9 @@ static tgl_shape small_shape(void *context, const tgl_target *target)
     get_fused_mapping_args *a = &((problem *)context)->args;
     int threads;
     const int64_t blocks = tgl_map_blocks(&a->map, target->num_sms, &a->owned_bits, &threads);
-    return (tgl_shape){ { blocks }, .block = threads, TGL_ARGS(*a),
+    return (tgl_shape){ { blocks },
+                        .block = threads,
+                        TGL_ARGS(*a),
                         .shared_bytes = MAP_SHARED(a->map.num_experts, a->owned_bits, a->map.num_pairs) };
 }
 
@@ -225,20 +224,25 @@ static tgl_shape large_shape(void *context, const tgl_target *target)
     const int64_t blocks = large_blocks(&a->map, target);
     a->num_tiles = (int32_t)num_tiles(&a->map, blocks);
     a->tile_pairs = (int32_t)tile_pairs(&a->map, blocks);
-    return (tgl_shape){ { blocks }, .block = MAP_THREADS, .cooperative = true, TGL_ARGS(*a),
+    return (tgl_shape){ { blocks },
+                        .block = MAP_THREADS,
+                        .cooperative = true,
+                        TGL_ARGS(*a),
                         .shared_bytes = MAP_LARGE_SHARED(tgl_map_expert_bits(a->map.num_experts)) };
 }
 
-static const tgl_op OP = {
-    cpu, plan,
-    {
-        [SMALL] = { can_be_small, small_pays, small_shape },
-        [SINGLE] = { can_be_single, NULL, large_shape },
-        [LARGE] = { has_workspace, NULL, large_shape },
-    }
-};
+static const tgl_op OP = { cpu,
+                           plan,
+                           {
+                               [SMALL] = { can_be_small, small_pays, small_shape },
+                               [SINGLE] = { can_be_single, NULL, large_shape },
+                               [LARGE] = { has_workspace, NULL, large_shape },
+                           } };
 
-static size_t large_workspace(int64_t num_experts) { return (size_t)MAP_LARGE_WORKSPACE(tgl_map_expert_bits(num_experts)); }
+static size_t large_workspace(int64_t num_experts)
+{
+    return (size_t)MAP_LARGE_WORKSPACE(tgl_map_expert_bits(num_experts));
+}
 
 static size_t workspace_size(int64_t num_pairs, int64_t num_experts)
 {
@@ -246,9 +250,8 @@ static size_t workspace_size(int64_t num_pairs, int64_t num_experts)
     return is_small ? 0 : large_workspace(num_experts);
 }
 
-tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_mapping *mapping,
-                                     int64_t alignment, void *workspace, size_t workspace_bytes,
-                                     tgl_stream stream)
+tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment,
+                                     void *workspace, size_t workspace_bytes, tgl_stream stream)
 {
     tgl_signature *const s = &tgl_moe_get_fused_mapping_signature;
     const DLTensor *tensors[1 + TGL_MAP_TENSORS] = { topk_idx };
@@ -262,10 +265,13 @@ tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_map
     tgl_log_indices("topk_idx", topk_idx, num_experts);
     if (!tgl_on_cpu(topk_idx))
         TGL_TRY(tgl_expect_workspace(workspace, workspace_bytes, workspace_size(num_pairs, num_experts)));
-    problem p = { { tgl_data(topk_idx), tgl_stride(topk_idx, 0), .workspace = workspace }, n.num_tokens, n.num_topk,
+    problem p = { { tgl_data(topk_idx), tgl_stride(topk_idx, 0), .workspace = workspace },
+                  n.num_tokens,
+                  n.num_topk,
                   tgl_dtype_bits(topk_idx->dtype) / 8,
                   workspace && (uintptr_t)workspace % TGL_WORKSPACE_ALIGNMENT == 0 &&
-                      workspace_bytes >= large_workspace(num_experts), .num_chunks = 0 };
+                      workspace_bytes >= large_workspace(num_experts),
+                  .num_chunks = 0 };
     TGL_TRY(tgl_map_of(topk_idx, mapping, alignment, stream, &p.args.map));
     return tgl_run(s, &OP, tensors, &p, stream);
 }
@@ -273,9 +279,9 @@ tgl_status tgl_moe_get_fused_mapping(const DLTensor *topk_idx, const tgl_moe_map
 size_t tgl_moe_get_fused_mapping_workspace_size(const DLTensor *topk_idx, const tgl_moe_mapping *mapping)
 {
     const DLTensor *experts = mapping ? mapping->expert_start : NULL;
-    if (!topk_idx || topk_idx->ndim != 2 || !topk_idx->shape || !experts || experts->ndim != 1 ||
-        !experts->shape || tgl_on_cpu(topk_idx))
-        return 0;                               /* the op reports the error */
+    if (!topk_idx || topk_idx->ndim != 2 || !topk_idx->shape || !experts || experts->ndim != 1 || !experts->shape ||
+        tgl_on_cpu(topk_idx))
+        return 0; /* the op reports the error */
     int64_t num_pairs;
     if (__builtin_mul_overflow(topk_idx->shape[0], topk_idx->shape[1], &num_pairs)) num_pairs = INT64_MAX;
     return workspace_size(num_pairs, experts->shape[0]);

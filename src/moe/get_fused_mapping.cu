@@ -12,15 +12,15 @@
 #include "moe/common/index.cuh"
 #include "moe/common/map.cuh"
 
-extern "C" __global__ void __launch_bounds__(MAP_THREADS) get_fused_mapping(
-    const __grid_constant__ get_fused_mapping_args a)
+extern "C" __global__ void __launch_bounds__(MAP_THREADS)
+    get_fused_mapping(const __grid_constant__ get_fused_mapping_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     const tgl_map &m = a.map;
     const map_block b = map_begin(m, memory, a.owned_bits);
     __syncthreads();
     map_write(m, b, [&](const map_round &round) {
-        pdl_wait();                             /* here, after map_write() has prepared */
+        pdl_wait(); /* here, after map_write() has prepared */
         pdl_trigger();
         const u32 step = blockDim.x;
 #pragma unroll 1

@@ -9,8 +9,8 @@ typedef struct {
     const void *topk_idx;
     int64_t row_stride;
     tgl_map map;
-    int32_t owned_bits;     /* get_fused_mapping: a block writes 1 << owned_bits experts at a time */
-    int32_t tile_pairs, num_tiles;  /* get_fused_mapping_large: per block */
+    int32_t owned_bits;            /* get_fused_mapping: a block writes 1 << owned_bits experts at a time */
+    int32_t tile_pairs, num_tiles; /* get_fused_mapping_large: per block */
     uint32_t *workspace;
 } get_fused_mapping_args;
 

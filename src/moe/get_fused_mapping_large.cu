@@ -33,13 +33,13 @@
 
 static_assert(EXPERT_BITS >= 1 && EXPERT_BITS <= MAP_LARGE_BITS, "EXPERT_BITS is 1..MAP_LARGE_BITS");
 
-#define EXPERTS (1 << EXPERT_BITS)                                      /* of a round */
+#define EXPERTS (1 << EXPERT_BITS)                                          /* of a round */
 #define PER_THREAD (EXPERTS <= 2 * MAP_THREADS ? 2 : EXPERTS / MAP_THREADS) /* consecutive experts */
-#define IS_SINGLE (VALUES == MAP_SINGLE_VALUES)                         /* one tile, one round */
-#define ROWS (MAP_LARGE_BLOCKS / 32)                                    /* of the matrix, per lane */
-#define IS_DIRECT (EXPERTS <= MAP_DIRECT_EXPERTS)                       /* all blocks read the matrix */
+#define IS_SINGLE (VALUES == MAP_SINGLE_VALUES)                             /* one tile, one round */
+#define ROWS (MAP_LARGE_BLOCKS / 32)                                        /* of the matrix, per lane */
+#define IS_DIRECT (EXPERTS <= MAP_DIRECT_EXPERTS)                           /* all blocks read the matrix */
 #define DIRECT_EXPERTS (IS_DIRECT ? EXPERTS : MAP_DIRECT_EXPERTS)
-#define DIRECT_STEP (MAP_THREADS / DIRECT_EXPERTS)                      /* rows read at once by a block */
+#define DIRECT_STEP (MAP_THREADS / DIRECT_EXPERTS)                       /* rows read at once by a block */
 #define DIRECT_ROWS ((MAP_LARGE_BLOCKS + DIRECT_STEP - 1) / DIRECT_STEP) /* per thread */
 static_assert(VALUES == MAP_SINGLE_VALUES || VALUES == MAP_LARGE_VALUES, "VALUES is one of the two");
 static_assert(MAP_LARGE_TILE < 65536, "counts of a tile are 16 bits");
@@ -50,22 +50,22 @@ static_assert(32 * ROWS == MAP_LARGE_BLOCKS && PER_THREAD % 2 == 0,
 /* What a block works on. x and x0 number the experts of a round. */
 typedef struct {
     /* shared memory */
-    u16 *count;         /* [MAP_WARPS][EXPERTS]: pairs of a warp, then of earlier warps */
-    int2 *segment;      /* [EXPERTS], later in its place: end of pairs, end of padding */
-    u32 *base;          /* [EXPERTS]: where a tile's pairs begin */
-    u32 *sorted;        /* [MAP_LARGE_TILE]: expert, pair in tile */
-    u16 *local_start;   /* [EXPERTS]: in `sorted` */
+    u16 *count;       /* [MAP_WARPS][EXPERTS]: pairs of a warp, then of earlier warps */
+    int2 *segment;    /* [EXPERTS], later in its place: end of pairs, end of padding */
+    u32 *base;        /* [EXPERTS]: where a tile's pairs begin */
+    u32 *sorted;      /* [MAP_LARGE_TILE]: expert, pair in tile */
+    u16 *local_start; /* [EXPERTS]: in `sorted` */
     /* workspace */
-    u32 *counts;        /* [MAP_LARGE_BLOCKS][EXPERTS] */
-    u32 *sums;          /* the same, two words each; or the ticket */
+    u32 *counts; /* [MAP_LARGE_BLOCKS][EXPERTS] */
+    u32 *sums;   /* the same, two words each; or the ticket */
 
     i32 tid, lane, warp, block, num_blocks;
     i32 tile_pairs, num_tiles;
-    u32 begin;          /* the block's first pair */
-    i32 num_values;     /* pairs per thread, at most VALUES */
-    i32 run;            /* this thread's first pair of a tile */
-    i32 x0;             /* this thread's first expert */
-    bool is_reused;     /* another round will use the workspace */
+    u32 begin;      /* the block's first pair */
+    i32 num_values; /* pairs per thread, at most VALUES */
+    i32 run;        /* this thread's first pair of a tile */
+    i32 x0;         /* this thread's first expert */
+    bool is_reused; /* another round will use the workspace */
 } block_work;
 
 DEV block_work work_of_block(const get_fused_mapping_args &a, void *shared)
@@ -154,8 +154,7 @@ DEV void count_earlier(const get_fused_mapping_args &a, const block_work &b, con
 }
 
 /* Step 1, by a warp: `count` has its pairs of each expert of the round so far. */
-DEV void rank_in_warp(const block_work &b, const expert_round &r, const i32 (&expert)[VALUES],
-                      i32 (&rank)[VALUES])
+DEV void rank_in_warp(const block_work &b, const expert_round &r, const i32 (&expert)[VALUES], i32 (&rank)[VALUES])
 {
     u16 *const count = b.count + b.warp * EXPERTS;
 #pragma unroll
@@ -229,8 +228,8 @@ DEV void publish_counts(const block_work &b, const expert_round &r, const u32 (&
 
 /* Step 3: returns the number of the tile's pairs with an expert of the round. Ranks in the warp become ranks
  * in the block. */
-DEV u32 sort_tile(const block_work &b, const expert_round &r, const u32 (&own)[PER_THREAD],
-                  const i32 (&expert)[VALUES], i32 (&rank)[VALUES], u32 *warp_sums)
+DEV u32 sort_tile(const block_work &b, const expert_round &r, const u32 (&own)[PER_THREAD], const i32 (&expert)[VALUES],
+                  i32 (&rank)[VALUES], u32 *warp_sums)
 {
     u32 num_own = 0, num_sorted;
 #pragma unroll
@@ -279,12 +278,11 @@ DEV void add_column(u32 *counts, u32 *sums, i32 x, bool is_reused)
     u32 all_a, all_b;
     a = warp_exclusive_scan(a, lane, all_a);
     b = warp_exclusive_scan(b, lane, all_b);
-    if (is_reused) __threadfence();             /* the clears come before what the next round publishes */
+    if (is_reused) __threadfence(); /* the clears come before what the next round publishes */
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
         if (first + i < end)
-            store_relaxed_u32x4(sums + 2 * ((first + i) * EXPERTS + x),
-                                make_uint4(a + 1, all_a + 1, b + 1, all_b + 1));
+            store_relaxed_u32x4(sums + 2 * ((first + i) * EXPERTS + x), make_uint4(a + 1, all_a + 1, b + 1, all_b + 1));
         a += c[i].x;
         b += c[i].y;
     }
@@ -301,7 +299,7 @@ DEV void add_rows(const u32 *counts, i32 num_columns, u32 (&sums)[2][DIRECT_EXPE
 #pragma unroll
     for (int i = 0; i < DIRECT_ROWS; i++) c[i] = row + i * DIRECT_STEP < (i32)gridDim.x ? 0 : 1;
 #pragma unroll 1
-    do {                                        /* loads all missing ones at once: one round trip to L2 */
+    do { /* loads all missing ones at once: one round trip to L2 */
         has_all = true;
 #pragma unroll
         for (int i = 0; i < DIRECT_ROWS; i++)
@@ -388,8 +386,8 @@ DEV void write_experts(const tgl_map &m, const block_work &b, const expert_round
 }
 
 /* Step 6: the arrays by pair and by position. */
-DEV void write_tile(const tgl_map &m, const block_work &b, const expert_round &r, u32 tile,
-                    const i32 (&expert)[VALUES], const i32 (&rank)[VALUES], u32 num_sorted)
+DEV void write_tile(const tgl_map &m, const block_work &b, const expert_round &r, u32 tile, const i32 (&expert)[VALUES],
+                    const i32 (&rank)[VALUES], u32 num_sorted)
 {
 #pragma unroll
     for (int v = 0; v < VALUES; v++) {
@@ -417,24 +415,22 @@ DEV void write_tile(const tgl_map &m, const block_work &b, const expert_round &r
 
 /* ---- the kernel ---- */
 
-extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_large(
-    const get_fused_mapping_args a)
+extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_large(const get_fused_mapping_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     SHARED(u32[2][MAP_WARPS], warp_sums);
     SHARED(u32[2][DIRECT_EXPERTS], direct_sums);
     const tgl_map &m = a.map;
     const block_work b = work_of_block(a, memory);
-    u32 ticket = 0;                                             /* in the last warp's first lane */
-    u32 position = 0;                                           /* where the round's first segment starts */
-    index_type index[VALUES];                                   /* of the next tile */
+    u32 ticket = 0;           /* in the last warp's first lane */
+    u32 position = 0;         /* where the round's first segment starts */
+    index_type index[VALUES]; /* of the next tile */
     pdl_wait();
-    load_tile(a, b, b.begin + (u32)b.tile_pairs * (u32)(b.num_tiles - 1), index);   /* first: latency */
+    load_tile(a, b, b.begin + (u32)b.tile_pairs * (u32)(b.num_tiles - 1), index); /* first: latency */
     pdl_trigger();
     prefetch_rows(b.counts, b.sums);
     clear_counts(b.count);
-    if (IS_DIRECT && b.tid < 2 * DIRECT_EXPERTS)
-        direct_sums[b.tid / DIRECT_EXPERTS][b.tid % DIRECT_EXPERTS] = 0;
+    if (IS_DIRECT && b.tid < 2 * DIRECT_EXPERTS) direct_sums[b.tid / DIRECT_EXPERTS][b.tid % DIRECT_EXPERTS] = 0;
 
 #pragma unroll 1
     for (i32 low = 0;; low += EXPERTS) {
@@ -445,7 +441,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
 
 #pragma unroll 1
         for (i32 i = 0; i < b.num_tiles; i++) {
-            const bool is_last = i == 0;                        /* of the chunk: processed first */
+            const bool is_last = i == 0; /* of the chunk: processed first */
             const u32 tile = b.begin + (u32)(is_last ? b.num_tiles - 1 : i - 1) * (u32)b.tile_pairs;
 
             /* 1 */
@@ -466,7 +462,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             if (is_last) publish_counts(b, r, earlier, own);
             const u32 num_sorted = sort_tile(b, r, own, expert, rank, warp_sums[0]);
 
-            u32 start[PER_THREAD] = {};                         /* of this block's pairs */
+            u32 start[PER_THREAD] = {}; /* of this block's pairs */
             if (is_last) {
                 u32 all[PER_THREAD] = {};
                 if (IS_DIRECT) {
@@ -498,7 +494,7 @@ extern "C" __global__ void __launch_bounds__(MAP_THREADS, 1) get_fused_mapping_l
             }
             write_tile(m, b, r, tile, expert, rank, num_sorted);
 
-            if (b.num_tiles > 1 || b.is_reused) {               /* a tile or a round follows */
+            if (b.num_tiles > 1 || b.is_reused) { /* a tile or a round follows */
                 __syncthreads();
                 clear_counts(b.count);
             }

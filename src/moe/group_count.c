@@ -4,13 +4,14 @@
 #include "moe/common/histogram.h"
 #include "tegula/moe.h"
 
-tgl_signature tgl_moe_group_count_signature = TGL_SIGNATURE(
-    "moe_group_count(group_idx: i64|i32[num_tokens, num_topk] rows)"
-    " -> counts: i32[num_groups]"
-    " where num_groups < 2^31", NULL);
+tgl_signature tgl_moe_group_count_signature =
+    TGL_SIGNATURE("moe_group_count(group_idx: i64|i32[num_tokens, num_topk] rows)"
+                  " -> counts: i32[num_groups]"
+                  " where num_groups < 2^31",
+                  NULL);
 
-tgl_status tgl_moe_group_count(const DLTensor *group_idx, DLTensor *counts, void *workspace,
-                               size_t workspace_bytes, tgl_stream stream)
+tgl_status tgl_moe_group_count(const DLTensor *group_idx, DLTensor *counts, void *workspace, size_t workspace_bytes,
+                               tgl_stream stream)
 {
     const DLTensor *tensors[] = { group_idx, counts };
     TGL_TRY(tgl_take(&tgl_moe_group_count_signature, tensors, NULL, NULL));

@@ -26,14 +26,13 @@ TGL_ALWAYS_INLINE bool choose_experts(const problem *p, int64_t t, int table_byt
     const tgl_gate *gate = &p->gate;
     const int64_t id = id_of(p, t), slots = (int64_t)gate->num_topk + gate->num_shared;
     if (id < 0) return false;
-    if (gate->num_topk == 0) return true;       /* the table may be NULL */
+    if (gate->num_topk == 0) return true; /* the table may be NULL */
     const int64_t row_bytes = (int64_t)gate->num_topk * table_bytes;
     const char *row = (const char *)p->tid2eid + id * row_bytes;
     if (gate->index_bytes == table_bytes && !gate->unmapped_topk_idx)
         memcpy((char *)gate->topk_idx + t * slots * table_bytes, row, (size_t)row_bytes);
     else
-        for (int64_t k = 0; k < gate->num_topk; k++)
-            tgl_gate_choose(gate, t, k, tgl_index_get(row, k, table_bytes));
+        for (int64_t k = 0; k < gate->num_topk; k++) tgl_gate_choose(gate, t, k, tgl_index_get(row, k, table_bytes));
     return true;
 }
 
@@ -57,7 +56,7 @@ static void choose_all(const problem *p, int64_t begin, int64_t end, bool *is_ro
         if (is_routed[t - begin]) prefetch_logits(&p->gate, t);
 }
 
-static void prefetch_row(const problem *p, int64_t t)       /* its ends: rarely more than two cache lines */
+static void prefetch_row(const problem *p, int64_t t) /* its ends: rarely more than two cache lines */
 {
     const int64_t id = id_of(p, t), row_bytes = p->gate.num_topk * p->table_bytes;
     if (id < 0 || row_bytes == 0) return;
@@ -92,11 +91,12 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->gate.num_tokens, tgl_gate_token_bytes(&p->gate, num_scores), run_tokens, p);
 }
 
-tgl_signature tgl_moe_hash_gate_signature = TGL_SIGNATURE(
-    "moe_hash_gate(logits: f32[num_tokens, num_experts] rows, input_ids: i64|i32[num_tokens],"
-    " tid2eid: i64|i32[vocabulary, num_topk], mask: bool[num_tokens]?, " GATE_MAP ", " GATE_SCALARS ")"
-    " -> unmapped_topk_idx: topk_idx[num_tokens, num_topk]? rows, " GATE_OUTPUTS
-    " where num_groups == 0, num_topk_groups == 0, num_topk < 2^31, " GATE_RULES, &TGL_GATE_PARAMS);
+tgl_signature tgl_moe_hash_gate_signature =
+    TGL_SIGNATURE("moe_hash_gate(logits: f32[num_tokens, num_experts] rows, input_ids: i64|i32[num_tokens],"
+                  " tid2eid: i64|i32[vocabulary, num_topk], mask: bool[num_tokens]?, " GATE_MAP ", " GATE_SCALARS ")"
+                  " -> unmapped_topk_idx: topk_idx[num_tokens, num_topk]? rows, " GATE_OUTPUTS
+                  " where num_groups == 0, num_topk_groups == 0, num_topk < 2^31, " GATE_RULES,
+                  &TGL_GATE_PARAMS);
 
 /* ---- launch ---- */
 
@@ -104,7 +104,7 @@ static int64_t num_slots(const tgl_gate *gate) { return (int64_t)gate->num_topk 
 
 static int64_t token_lanes(const tgl_gate *gate)
 {
-    const bool takes_warp = gate->scoring == TGL_SOFTMAX;           /* to sum the row */
+    const bool takes_warp = gate->scoring == TGL_SOFTMAX; /* to sum the row */
     return takes_warp || num_slots(gate) > 16 ? 32 : num_slots(gate) > 8 ? 16 : 8;
 }
 
@@ -118,9 +118,10 @@ static int plan(const void *context, tgl_kernel *kernels)
     if (num_slots(gate) == 0) return 0;
     const tgl_macro id = { "ID_BYTES", p->id_bytes }, table = { "TABLE_BYTES", p->table_bytes };
     if (gate->num_topk > 0 && num_slots(gate) <= GATE_MAX_SLOTS) {
-        kernels[LANES] = (tgl_kernel){ "moe/hash_gate", { { "TOKEN_LANES", token_lanes(gate) },
-                                                          { "NUM_TOPK", gate->num_topk },
-                                                          scoring, index, id, table } };
+        kernels[LANES] = (tgl_kernel){
+            "moe/hash_gate",
+            { { "TOKEN_LANES", token_lanes(gate) }, { "NUM_TOPK", gate->num_topk }, scoring, index, id, table }
+        };
         return LANES + 1;
     }
     kernels[LANES].name = NULL;
@@ -145,16 +146,18 @@ static tgl_shape wide_shape(void *context, const tgl_target *target)
 static const tgl_op OP = { cpu, plan, { [LANES] = { .shape = lanes_shape }, [WIDE] = { .shape = wide_shape } } };
 
 tgl_status tgl_moe_hash_gate(const DLTensor *logits, const DLTensor *input_ids, const DLTensor *tid2eid,
-                             const DLTensor *mask, const DLTensor *to_physical_map,
-                             const DLTensor *logical_count, DLTensor *unmapped_topk_idx, DLTensor *topk_idx,
-                             DLTensor *topk_weights, const tgl_moe_gate_params *params, tgl_stream stream)
+                             const DLTensor *mask, const DLTensor *to_physical_map, const DLTensor *logical_count,
+                             DLTensor *unmapped_topk_idx, DLTensor *topk_idx, DLTensor *topk_weights,
+                             const tgl_moe_gate_params *params, tgl_stream stream)
 {
-    const DLTensor *tensors[] = { logits, input_ids, tid2eid, mask, to_physical_map, logical_count,
-                                  unmapped_topk_idx, topk_idx, topk_weights };
+    const DLTensor *tensors[] = { logits,        input_ids,         tid2eid,  mask,        to_physical_map,
+                                  logical_count, unmapped_topk_idx, topk_idx, topk_weights };
     TGL_TRY(tgl_take(&tgl_moe_hash_gate_signature, tensors, params, NULL));
-    const DLTensor *of_gate[] = { logits, NULL, mask, NULL, to_physical_map, logical_count,
-                                  unmapped_topk_idx, topk_idx, topk_weights };
-    problem p = { .input_ids = tgl_data(input_ids), .tid2eid = tgl_data(tid2eid), .vocabulary = tid2eid->shape[0],
+    const DLTensor *of_gate[] = { logits,   NULL,        mask, NULL, to_physical_map, logical_count, unmapped_topk_idx,
+                                  topk_idx, topk_weights };
+    problem p = { .input_ids = tgl_data(input_ids),
+                  .tid2eid = tgl_data(tid2eid),
+                  .vocabulary = tid2eid->shape[0],
                   .id_bytes = tgl_dtype_bits(input_ids->dtype) / 8,
                   .table_bytes = tgl_dtype_bits(tid2eid->dtype) / 8 };
     TGL_TRY(tgl_gate_of(of_gate, params, &p.gate));

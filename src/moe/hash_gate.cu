@@ -13,14 +13,13 @@
 static_assert(TOKEN_LANES == 8 || TOKEN_LANES == 16 || TOKEN_LANES == 32, "TOKEN_LANES is 8, 16 or 32");
 static_assert(NUM_TOPK <= TOKEN_LANES, "NUM_TOPK is 1 .. TOKEN_LANES");
 
-extern "C" __global__ void __launch_bounds__(32 * HASH_GATE_WARPS) hash_gate(
-    const __grid_constant__ hash_gate_args a)
+extern "C" __global__ void __launch_bounds__(32 * HASH_GATE_WARPS) hash_gate(const __grid_constant__ hash_gate_args a)
 {
     const tgl_gate &gate = a.gate;
     const i64 t = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / TOKEN_LANES;
     const u32 lane = threadIdx.x % 32, k = threadIdx.x % TOKEN_LANES;
     pdl_wait();
-    const bool is_token = t < gate.num_tokens;  /* lanes without a token stay: shuffles need them */
+    const bool is_token = t < gate.num_tokens; /* lanes without a token stay: shuffles need them */
     i64 id = -1;
     if (is_token && !(gate.mask && !gate.mask[t])) id = load_index<ID_BYTES>(a.input_ids, t);
     const bool is_routed = id >= 0 && id < a.vocabulary;

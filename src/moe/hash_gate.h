@@ -5,15 +5,15 @@
 
 #include "moe/common/gate.h"
 
-#define HASH_GATE_WARPS 4               /* per block; 1 up to HASH_GATE_FEW_WARPS, to use all SMs */
+#define HASH_GATE_WARPS 4 /* per block; 1 up to HASH_GATE_FEW_WARPS, to use all SMs */
 #define HASH_GATE_FEW_WARPS 512
-#define HASH_GATE_WIDE_THREADS 128      /* per block, which has one token */
+#define HASH_GATE_WIDE_THREADS 128 /* per block, which has one token */
 
 typedef struct {
     tgl_gate gate;
     const void *input_ids, *tid2eid;
     int64_t vocabulary;
-    int32_t id_bytes, table_bytes;      /* macros in kernels */
+    int32_t id_bytes, table_bytes; /* macros in kernels */
 } hash_gate_args;
 
 #ifdef __CUDACC__

@@ -7,8 +7,8 @@
 #include "moe/common/gate_wide.cuh"
 #include "moe/hash_gate.h"
 
-extern "C" __global__ void __launch_bounds__(HASH_GATE_WIDE_THREADS) hash_gate_wide(
-    const __grid_constant__ hash_gate_args a)
+extern "C" __global__ void __launch_bounds__(HASH_GATE_WIDE_THREADS)
+    hash_gate_wide(const __grid_constant__ hash_gate_args a)
 {
     const tgl_gate &gate = a.gate;
     const i64 t = block_index();

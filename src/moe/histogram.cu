@@ -18,11 +18,14 @@
 
 static_assert(IS_WIDE == 0 || IS_WIDE == 1, "IS_WIDE is 0 or 1");
 
-#define UNROLL 4                                /* vectors in flight per thread */
-#define ONE_BLOCK ((u64)1 << 48)                /* above a sum: the number of blocks that added to it */
+#define UNROLL 4                 /* vectors in flight per thread */
+#define ONE_BLOCK ((u64)1 << 48) /* above a sum: the number of blocks that added to it */
 
 /* A thread's place: row, unit within the row, offset in elements. */
-typedef struct { i64 row, unit; u64 offset; } place;
+typedef struct {
+    i64 row, unit;
+    u64 offset;
+} place;
 
 DEV place first_place(const histogram_args &a)
 {
@@ -34,7 +37,7 @@ DEV place first_place(const histogram_args &a)
 DEV void advance(const histogram_args &a, place &at)
 {
     at.row += a.step_rows;
-    at.unit += a.step_units;                    /* less than row_units */
+    at.unit += a.step_units; /* less than row_units */
     at.offset += a.step_offset;
     if (at.unit < a.row_units) return;
     at.row++;
@@ -96,7 +99,7 @@ DEV void finish_wide(const histogram_args &a, u32 *bins)
 #pragma unroll 4
     for (i32 i = (i32)threadIdx.x; i < a.num_bins; i += (i32)blockDim.x) {
         write_result(a, i, bins[i]);
-        bins[i] = 0;                            /* for the next call */
+        bins[i] = 0; /* for the next call */
     }
 }
 
@@ -115,12 +118,11 @@ DEV void finish(const histogram_args &a, const u32 *bins)
         const u64 old = atomicAdd(&sums[i], ONE_BLOCK | bins[i]);
         if (old / ONE_BLOCK != gridDim.x - 1) continue;
         write_result(a, i, old % ONE_BLOCK + bins[i]);
-        store_relaxed_u32x2(&sums[i], make_uint2(0, 0));        /* all have added: no race */
+        store_relaxed_u32x2(&sums[i], make_uint2(0, 0)); /* all have added: no race */
     }
 }
 
-extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(
-    const __grid_constant__ histogram_args a)
+extern "C" __global__ void __launch_bounds__(HISTOGRAM_MAX_THREADS) histogram(const __grid_constant__ histogram_args a)
 {
     SHARED_DYNAMIC(memory, 16);
     u32 *const bins = IS_WIDE ? a.workspace + 1 : (u32 *)memory;

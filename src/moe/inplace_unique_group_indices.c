@@ -91,8 +91,7 @@ static tgl_shape wide_shape(void *context, const tgl_target *target)
 
 static const tgl_op OP = { cpu, plan, { [ROWS] = { .shape = rows_shape }, [WIDE] = { .shape = wide_shape } } };
 
-tgl_status tgl_moe_inplace_unique_group_indices(DLTensor *group_indices, int64_t num_groups,
-                                                tgl_stream stream)
+tgl_status tgl_moe_inplace_unique_group_indices(DLTensor *group_indices, int64_t num_groups, tgl_stream stream)
 {
     const DLTensor *tensors[] = { group_indices };
     TGL_TRY(tgl_take(&tgl_moe_inplace_unique_group_indices_signature, tensors, &num_groups, NULL));

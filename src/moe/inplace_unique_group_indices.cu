@@ -13,8 +13,7 @@
 
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= UNIQUE_MAX_TOPK, "NUM_TOPK is 1..UNIQUE_MAX_TOPK");
 
-extern "C" __global__ void __launch_bounds__(UNIQUE_ROWS) inplace_unique_group_indices(
-    unique_args a)
+extern "C" __global__ void __launch_bounds__(UNIQUE_ROWS) inplace_unique_group_indices(unique_args a)
 {
     const i64 t = (i64)blockIdx.x * UNIQUE_ROWS + threadIdx.x;
     pdl_wait();

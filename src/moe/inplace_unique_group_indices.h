@@ -14,10 +14,10 @@
 #define UNIQUE_WIDE_WARPS 4
 
 typedef struct {
-    void *group_indices;                /* of index_bytes */
+    void *group_indices; /* of index_bytes */
     int64_t num_tokens, row_stride, num_topk;
-    uint32_t is_aligned;                /* rows begin at multiples of 16 bytes; the wide kernel ignores it */
-    int32_t index_bytes;                /* a macro in kernels, as is num_topk in all but the wide one */
+    uint32_t is_aligned; /* rows begin at multiples of 16 bytes; the wide kernel ignores it */
+    int32_t index_bytes; /* a macro in kernels, as is num_topk in all but the wide one */
 } unique_args;
 
 #endif

@@ -12,8 +12,7 @@
 #include "moe/common/index.cuh"
 #include "moe/inplace_unique_group_indices.h"
 
-extern "C" __global__ void __launch_bounds__(32 * UNIQUE_WIDE_WARPS) inplace_unique_group_indices_wide(
-    unique_args a)
+extern "C" __global__ void __launch_bounds__(32 * UNIQUE_WIDE_WARPS) inplace_unique_group_indices_wide(unique_args a)
 {
     const i64 t = (i64)blockIdx.x * UNIQUE_WIDE_WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;

@@ -17,7 +17,7 @@ enum { PIECE = 512 };
 
 static void mask_i32(const tgl_tp_mask *mask, const int32_t *indices, int32_t *out, int64_t count)
 {
-    const tgl_tp_mask m = *mask;                /* a copy, which stores to out cannot alias */
+    const tgl_tp_mask m = *mask; /* a copy, which stores to out cannot alias */
     for (int64_t i = 0; i < count; i++) out[i] = (int32_t)tgl_tp_mask_narrow(&m, indices[i]);
 }
 
@@ -38,7 +38,7 @@ static void mask_i64(const tgl_tp_mask *mask, const int64_t *indices, int64_t *o
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    const int64_t rows = p->row_stride == p->num_cols ? end - begin : 1;    /* contiguous */
+    const int64_t rows = p->row_stride == p->num_cols ? end - begin : 1; /* contiguous */
     const int64_t bytes = p->index_bytes, count = rows * p->num_cols;
     for (int64_t row = begin; row < end; row += rows) {
         const char *from = (const char *)p->indices + row * p->row_stride * bytes;
@@ -60,7 +60,8 @@ static const tgl_params PARAMS = TGL_PARAMS(tgl_moe_mask_indices_by_tp_params, F
 tgl_signature tgl_moe_mask_indices_by_tp_signature = TGL_SIGNATURE(
     "moe_mask_indices_by_tp(indices: i64|i32[num_tokens, num_topk] rows, num_experts: int >= num_ep_ranks,"
     " num_ep_ranks: int = 1, num_tp_ranks: int = 1, tp_rank: int in 0..num_tp_ranks - 1)"
-    " -> out: indices[num_tokens, num_topk] where out may be indices", &PARAMS);
+    " -> out: indices[num_tokens, num_topk] where out may be indices",
+    &PARAMS);
 
 /* ---- launch ---- */
 
@@ -100,7 +101,11 @@ tgl_status tgl_moe_mask_indices_by_tp(const DLTensor *indices, DLTensor *out,
     TGL_TRY(tgl_take(&tgl_moe_mask_indices_by_tp_signature, tensors, params, NULL));
     tgl_log_indices("indices", indices, params->num_experts);
     const int64_t num_ep_ranks = tgl_max(params->num_ep_ranks, 1), num_tp_ranks = tgl_max(params->num_tp_ranks, 1);
-    problem p = { tgl_data(indices), tgl_data(out), indices->shape[0], indices->shape[1], tgl_stride(indices, 0),
+    problem p = { tgl_data(indices),
+                  tgl_data(out),
+                  indices->shape[0],
+                  indices->shape[1],
+                  tgl_stride(indices, 0),
                   tgl_tp_mask_of(params->num_experts / num_ep_ranks, num_tp_ranks, params->tp_rank),
                   .index_bytes = tgl_dtype_bits(indices->dtype) / 8 };
     return tgl_run(&tgl_moe_mask_indices_by_tp_signature, &OP, tensors, &p, stream);

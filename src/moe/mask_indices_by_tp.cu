@@ -19,8 +19,7 @@ DEV bool is_narrow(const vector_type &v)
     return is;
 }
 
-extern "C" __global__ void __launch_bounds__(MASK_THREADS) mask_indices_by_tp(
-    const __grid_constant__ mask_args a)
+extern "C" __global__ void __launch_bounds__(MASK_THREADS) mask_indices_by_tp(const __grid_constant__ mask_args a)
 {
     const u32 first = blockIdx.x * MASK_THREADS + threadIdx.x;
     i64 row = tgl_divide(first, a.by_row_units), i = first - row * a.row_units;
@@ -41,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(MASK_THREADS) mask_indices_by_tp(
 #pragma unroll 1
             for (int j = 0; j < count; j++) to[j] = (index_type)tgl_tp_mask_wide(&a.mask, from[j]);
         }
-        row += a.step_rows;                     /* step_units < row_units */
+        row += a.step_rows; /* step_units < row_units */
         i += a.step_units;
         if (i >= a.row_units) {
             i -= a.row_units;

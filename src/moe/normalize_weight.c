@@ -26,14 +26,14 @@ static void normalize_rows(const void *context, int64_t begin, int64_t end)
 static tgl_status cpu(const void *context)
 {
     const problem *p = context;
-    return tgl_parallel_rows(p->num_tokens, 8 * p->num_topk + 4,
-                             TGL_CHOOSE(normalize_rows, tgl_normalize_rows), p);
+    return tgl_parallel_rows(p->num_tokens, 8 * p->num_topk + 4, TGL_CHOOSE(normalize_rows, tgl_normalize_rows), p);
 }
 
-tgl_signature tgl_moe_normalize_weight_signature = TGL_SIGNATURE(
-    "moe_normalize_weight(topk_weights: f32[num_tokens, num_topk] rows)"
-    " -> denominator: f32[num_tokens], normalized_weights: f32[num_tokens, num_topk]"
-    " where normalized_weights may be topk_weights", NULL);
+tgl_signature tgl_moe_normalize_weight_signature =
+    TGL_SIGNATURE("moe_normalize_weight(topk_weights: f32[num_tokens, num_topk] rows)"
+                  " -> denominator: f32[num_tokens], normalized_weights: f32[num_tokens, num_topk]"
+                  " where normalized_weights may be topk_weights",
+                  NULL);
 
 /* ---- launch ---- */
 
@@ -76,10 +76,7 @@ static tgl_shape rows_shape(const problem *p, int64_t elements)
     const int64_t per_block = tgl_min(tgl_ceil_div(warps, NORMALIZE_BLOCKS), NORMALIZE_MAX_WARPS);
     return (tgl_shape){ { tgl_ceil_div(warps, per_block) }, .block = (int)(32 * per_block), TGL_ARGS(*p) };
 }
-static tgl_shape many_shape(void *p, const tgl_target *target)
-{
-    return rows_shape(p, NORMALIZE_MANY_ELEMENTS);
-}
+static tgl_shape many_shape(void *p, const tgl_target *target) { return rows_shape(p, NORMALIZE_MANY_ELEMENTS); }
 static tgl_shape any_shape(void *p, const tgl_target *target) { return rows_shape(p, 1); }
 
 static tgl_shape wide_shape(void *context, const tgl_target *target)
@@ -89,19 +86,23 @@ static tgl_shape wide_shape(void *context, const tgl_target *target)
     return (tgl_shape){ { blocks }, .block = 32 * NORMALIZE_WIDE_WARPS, TGL_ARGS(*p) };
 }
 
-static const tgl_op OP = { cpu, plan,
+static const tgl_op OP = { cpu,
+                           plan,
                            { [MANY] = { has_vectors, many_pays, many_shape },
                              [VECTORS] = { has_vectors, NULL, any_shape },
                              [ANY] = { NULL, NULL, any_shape },
                              [WIDE] = { NULL, NULL, wide_shape } } };
 
-tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTensor *denominator,
-                                    DLTensor *normalized_weights, tgl_stream stream)
+tgl_status tgl_moe_normalize_weight(const DLTensor *topk_weights, DLTensor *denominator, DLTensor *normalized_weights,
+                                    tgl_stream stream)
 {
     const DLTensor *tensors[] = { topk_weights, denominator, normalized_weights };
     TGL_TRY(tgl_take(&tgl_moe_normalize_weight_signature, tensors, NULL, NULL));
-    problem p = { tgl_data(topk_weights), tgl_data(denominator), tgl_data(normalized_weights),
-                  topk_weights->shape[0], tgl_is_empty(topk_weights) ? 0 : tgl_stride(topk_weights, 0),
-                  topk_weights->shape[1] };                 /* with 0 there still are denominators */
+    problem p = { tgl_data(topk_weights),
+                  tgl_data(denominator),
+                  tgl_data(normalized_weights),
+                  topk_weights->shape[0],
+                  tgl_is_empty(topk_weights) ? 0 : tgl_stride(topk_weights, 0),
+                  topk_weights->shape[1] }; /* with 0 there still are denominators */
     return tgl_run(&tgl_moe_normalize_weight_signature, &OP, tensors, &p, stream);
 }

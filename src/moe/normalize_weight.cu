@@ -16,8 +16,7 @@
 
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= NORMALIZE_MAX_TOPK, "NUM_TOPK is 1..NORMALIZE_MAX_TOPK");
 
-extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize_weight(
-    normalize_weight_args a)
+extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize_weight(normalize_weight_args a)
 {
     enum { ROWS = 32 / NUM_TOPK };
     const i64 warp = ((i64)blockIdx.x * blockDim.x + threadIdx.x) / 32;

@@ -5,7 +5,7 @@
 
 #include "numerics/base.h"
 
-#define NORMALIZE_EPSILON 1e-20f    /* initial value of a sum, so that rows of zeros are not divided by 0 */
+#define NORMALIZE_EPSILON 1e-20f /* initial value of a sum, so that rows of zeros are not divided by 0 */
 
 /* normalize_weight: rows that fit in a warp; normalize_weight_wide takes longer ones. Blocks get a second
  * warp only once there are NORMALIZE_BLOCKS of them, about one per SM. */
@@ -26,7 +26,7 @@ typedef struct {
     const float *weights;
     float *denominator, *normalized;
     int64_t num_tokens, row_stride;
-    int64_t num_topk;                   /* a macro in all kernels but the wide one */
+    int64_t num_topk; /* a macro in all kernels but the wide one */
 } normalize_weight_args;
 
 #endif

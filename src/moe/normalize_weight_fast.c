@@ -22,7 +22,7 @@ static floats load(const float *from)
     return x;
 }
 
-static void store(float *to, floats x)         /* NaN as tgl_one_nan() */
+static void store(float *to, floats x) /* NaN as tgl_one_nan() */
 {
     const lanes is_nan = x != x, nan = { INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX };
     const lanes bits = ((lanes)x & ~is_nan) | (nan & is_nan);
@@ -60,8 +60,7 @@ static floats add_rows(const normalize_weight_args *p, int64_t t, int rows)
     const float *from = p->weights + t * p->row_stride;
     floats sums = { NORMALIZE_EPSILON, NORMALIZE_EPSILON, NORMALIZE_EPSILON, NORMALIZE_EPSILON };
     int64_t k = 0;
-    for (; rows == SIDE && k + SIDE <= p->num_topk; k += SIDE)
-        sums = add_square(sums, from + k, p->row_stride);
+    for (; rows == SIDE && k + SIDE <= p->num_topk; k += SIDE) sums = add_square(sums, from + k, p->row_stride);
     for (; k < p->num_topk; k++)
         for (int i = 0; i < rows; i++) sums[i] += from[i * p->row_stride + k];
     return sums;

@@ -17,8 +17,7 @@ static_assert(ELEMENTS == 1 || ELEMENTS == 2 || ELEMENTS == 4, "ELEMENTS is 1, 2
 
 typedef struct __align__(4 * ELEMENTS) { float w[ELEMENTS]; } lane_elements;
 
-extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize_weight_vectors(
-    normalize_weight_args a)
+extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_MAX_WARPS) normalize_weight_vectors(normalize_weight_args a)
 {
     enum { LANES = NUM_TOPK / ELEMENTS, ROWS = 32 / LANES, VECTORS = NUM_TOPK / 4 };
     const u64 warp = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32;

@@ -11,8 +11,7 @@
 #include "moe/normalize_weight.h"
 #include "numerics/base.h"
 
-extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normalize_weight_wide(
-    normalize_weight_args a)
+extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normalize_weight_wide(normalize_weight_args a)
 {
     const i64 t = (i64)blockIdx.x * NORMALIZE_WIDE_WARPS + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
@@ -23,7 +22,7 @@ extern "C" __global__ void __launch_bounds__(32 * NORMALIZE_WIDE_WARPS) normaliz
         float d = NORMALIZE_EPSILON, w = lane < a.num_topk ? row[lane] : 0;
         for (i64 k = 0; k < a.num_topk; k += 32) {
             const i64 ahead = k + 32 + lane;
-            const float next = ahead < a.num_topk ? row[ahead] : 0;     /* in flight during the additions */
+            const float next = ahead < a.num_topk ? row[ahead] : 0; /* in flight during the additions */
             if (a.num_topk - k >= 32) {
 #pragma unroll
                 for (int l = 0; l < 32; l++) d = d + __shfl_sync(FULL, w, l);

@@ -42,11 +42,12 @@ static tgl_status cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_positions, hidden, num_tokens, num_topk);
-tgl_signature tgl_moe_reduce_fused_signature = TGL_SIGNATURE(
-    "moe_reduce_fused(x: f32|bf16|f16|e4m3[num_positions, hidden] rows,"
-    " x_sf: f32[num_positions]?, topk_weights: f32[num_tokens, num_topk]? rows,"
-    " token_topk_to_pos: i32[num_tokens, num_topk], sf: f32[1]?)"
-    " -> out: f32|bf16|f16|e4m3[num_tokens, hidden] rows", NULL, TGL_SIZES_OF(sizes));
+tgl_signature tgl_moe_reduce_fused_signature =
+    TGL_SIGNATURE("moe_reduce_fused(x: f32|bf16|f16|e4m3[num_positions, hidden] rows,"
+                  " x_sf: f32[num_positions]?, topk_weights: f32[num_tokens, num_topk]? rows,"
+                  " token_topk_to_pos: i32[num_tokens, num_topk], sf: f32[1]?)"
+                  " -> out: f32|bf16|f16|e4m3[num_tokens, hidden] rows",
+                  NULL, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -54,20 +55,21 @@ tgl_signature tgl_moe_reduce_fused_signature = TGL_SIGNATURE(
  * before sm_90 MANY: two units and 4 rows, which takes fewer instructions. COLUMNS is for rows that are not
  * whole vectors. */
 enum { FEW, BULK, MANY, COLUMNS, NUM_KERNELS, BULK_STAGES = 3 };
-static int bulk_units(int x_type) { return x_type == REDUCE_E4M3 ? 2 : 4; }     /* max 32 columns */
+static int bulk_units(int x_type) { return x_type == REDUCE_E4M3 ? 2 : 4; } /* max 32 columns */
 
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     const tgl_macro x = { "X_TYPE", p->x_type }, out = { "OUT_TYPE", p->out_type };
     kernels[FEW] = (tgl_kernel){ "moe/reduce_fused",
-        { x, out, { "UNITS", 1 }, { "ROWS", 8 }, { "HAS_VECTORS", 1 }, { "THREADS", 128 } } };
+                                 { x, out, { "UNITS", 1 }, { "ROWS", 8 }, { "HAS_VECTORS", 1 }, { "THREADS", 128 } } };
     kernels[BULK] = (tgl_kernel){ "moe/reduce_fused_bulk",
-        { x, out, { "UNITS", bulk_units(p->x_type) }, { "STAGES", BULK_STAGES } } };
+                                  { x, out, { "UNITS", bulk_units(p->x_type) }, { "STAGES", BULK_STAGES } } };
     kernels[MANY] = (tgl_kernel){ "moe/reduce_fused",
-        { x, out, { "UNITS", 2 }, { "ROWS", 4 }, { "HAS_VECTORS", 1 }, { "THREADS", 256 } } };
-    kernels[COLUMNS] = (tgl_kernel){ "moe/reduce_fused",
-        { x, out, { "UNITS", 1 }, { "ROWS", 8 }, { "HAS_VECTORS", 0 }, { "THREADS", 256 } } };
+                                  { x, out, { "UNITS", 2 }, { "ROWS", 4 }, { "HAS_VECTORS", 1 }, { "THREADS", 256 } } };
+    kernels[COLUMNS] =
+        (tgl_kernel){ "moe/reduce_fused",
+                      { x, out, { "UNITS", 1 }, { "ROWS", 8 }, { "HAS_VECTORS", 0 }, { "THREADS", 256 } } };
     return NUM_KERNELS;
 }
 
@@ -75,7 +77,7 @@ static bool has_vectors(const void *context, const tgl_target *target)
 {
     const problem *p = context;
     const int64_t x_bytes = REDUCE_BYTES(p->x_type), out_bytes = REDUCE_BYTES(p->out_type);
-    const int64_t vector = 16 / x_bytes, out_vector = tgl_min(16, vector * out_bytes);
+    const int64_t vector = 16 / x_bytes, out_vector = tgl_min(16, vector *out_bytes);
     const uint64_t x_bits = (uintptr_t)p->x | (uint64_t)(p->x_stride * x_bytes);
     const uint64_t out_bits = (uintptr_t)p->out | (uint64_t)(p->out_stride * out_bytes);
     return x_bits % 16 == 0 && out_bits % out_vector == 0 && p->hidden % vector == 0;
@@ -101,7 +103,8 @@ static tgl_shape shape_of(problem *p, int64_t row_units, int64_t units, int64_t 
     const int64_t enough = tgl_max(1, p->num_tokens * chunks / REDUCE_BLOCKS);
     p->tokens = (int32_t)tgl_min(tgl_min(fitting, enough), REDUCE_TOKENS);
     return (tgl_shape){ { chunks, tgl_strided_grid(tgl_ceil_div(p->num_tokens, p->tokens), 65535) },
-                        .block = (int)threads, TGL_ARGS(*p) };
+                        .block = (int)threads,
+                        TGL_ARGS(*p) };
 }
 
 static int64_t row_vectors(const problem *p) { return p->hidden / (16 / REDUCE_BYTES(p->x_type)); }
@@ -129,15 +132,14 @@ static tgl_shape columns_shape(void *context, const tgl_target *target)
     return shape_of(context, ((const problem *)context)->hidden, 1, 256);
 }
 
-static const tgl_op OP = {
-    cpu, plan,
-    {
-        [FEW] = { has_vectors, has_few_tokens, few_shape },
-        [BULK] = { can_bulk, NULL, bulk_shape },
-        [MANY] = { has_vectors, NULL, many_shape },
-        [COLUMNS] = { NULL, NULL, columns_shape },
-    }
-};
+static const tgl_op OP = { cpu,
+                           plan,
+                           {
+                               [FEW] = { has_vectors, has_few_tokens, few_shape },
+                               [BULK] = { can_bulk, NULL, bulk_shape },
+                               [MANY] = { has_vectors, NULL, many_shape },
+                               [COLUMNS] = { NULL, NULL, columns_shape },
+                           } };
 
 static int type_of(const DLTensor *t)
 {
@@ -147,21 +149,28 @@ static int type_of(const DLTensor *t)
 }
 
 tgl_status tgl_moe_reduce_fused(const DLTensor *x, const DLTensor *x_sf, const DLTensor *topk_weights,
-                                const DLTensor *token_topk_to_pos, const DLTensor *sf, DLTensor *out,
-                                tgl_stream stream)
+                                const DLTensor *token_topk_to_pos, const DLTensor *sf, DLTensor *out, tgl_stream stream)
 {
     const DLTensor *tensors[] = { x, x_sf, topk_weights, token_topk_to_pos, sf, out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_moe_reduce_fused_signature, tensors, NULL, &n.num_positions));
     tgl_log_indices("token_topk_to_pos", token_topk_to_pos, n.num_positions);
     problem p = {
-        .x = tgl_data(x), .x_sf = x_sf ? tgl_data(x_sf) : NULL,
+        .x = tgl_data(x),
+        .x_sf = x_sf ? tgl_data(x_sf) : NULL,
         .topk_weights = topk_weights ? tgl_data(topk_weights) : NULL,
-        .token_topk_to_pos = tgl_data(token_topk_to_pos), .sf = sf ? tgl_data(sf) : NULL, .out = tgl_data(out),
-        .num_positions = n.num_positions, .num_tokens = n.num_tokens, .num_topk = n.num_topk, .hidden = n.hidden,
+        .token_topk_to_pos = tgl_data(token_topk_to_pos),
+        .sf = sf ? tgl_data(sf) : NULL,
+        .out = tgl_data(out),
+        .num_positions = n.num_positions,
+        .num_tokens = n.num_tokens,
+        .num_topk = n.num_topk,
+        .hidden = n.hidden,
         .x_stride = n.num_positions > 1 ? tgl_stride(x, 0) : 0,
         .weights_stride = topk_weights && n.num_tokens > 1 ? tgl_stride(topk_weights, 0) : 0,
-        .out_stride = n.num_tokens > 1 ? tgl_stride(out, 0) : 0, .x_type = type_of(x), .out_type = type_of(out),
+        .out_stride = n.num_tokens > 1 ? tgl_stride(out, 0) : 0,
+        .x_type = type_of(x),
+        .out_type = type_of(out),
     };
     return tgl_run(&tgl_moe_reduce_fused_signature, &OP, tensors, &p, stream);
 }

@@ -18,13 +18,13 @@ static_assert(ROWS >= 1, "ROWS is 1 or more");
 
 /* Adds the rows of the slots in `lanes`, in order. x points to the thread's first unit, the others are `step`
  * bytes apart; is_mine: within the row. */
-DEV void add_rows(float (&sum)[UNITS][COLS], const reduce_args &p, const slots &s, u32 lanes, const u8 *x,
-                  int step, const bool (&is_mine)[UNITS])
+DEV void add_rows(float (&sum)[UNITS][COLS], const reduce_args &p, const slots &s, u32 lanes, const u8 *x, int step,
+                  const bool (&is_mine)[UNITS])
 {
     const i64 row_bytes = p.x_stride * X_BYTES;
 #pragma unroll 1
     while (lanes) {
-        const int rows = __popc(lanes);         /* those past ROWS wait for the next turn */
+        const int rows = __popc(lanes); /* those past ROWS wait for the next turn */
         x_unit v[ROWS][UNITS];
         int lane[ROWS];
 #pragma unroll

@@ -86,7 +86,7 @@ DEV u32 narrow(float sum)
 #if HAS_VECTORS
 enum { WORD_COLS = 4 / OUT_BYTES, WORDS = COLS / WORD_COLS };
 
-DEV u32 word_of(const float *sum)               /* of WORD_COLS sums */
+DEV u32 word_of(const float *sum) /* of WORD_COLS sums */
 {
 #if OUT_TYPE == REDUCE_BF16
     return pack_bf16(sum[0], sum[1]);
@@ -111,8 +111,7 @@ DEV void store(u8 *at, const float (&sum)[COLS])
     else if constexpr (WORDS == 2) *(uint2 *)at = make_uint2(w[0], w[1]);
     else
 #pragma unroll
-        for (int i = 0; i < WORDS; i += 4)
-            *(uint4 *)(at + 4 * i) = make_uint4(w[i], w[i + 1], w[i + 2], w[i + 3]);
+        for (int i = 0; i < WORDS; i += 4) *(uint4 *)(at + 4 * i) = make_uint4(w[i], w[i + 1], w[i + 2], w[i + 3]);
 }
 #else
 DEV void store(u8 *at, const float (&sum)[1])
@@ -127,7 +126,11 @@ DEV void store(u8 *at, const float (&sum)[1])
 /* ---- slots ---- */
 
 /* A lane's slot: its row and that row's factor. `valid`: the lanes of the warp whose slot has a row. */
-typedef struct { i32 position; float factor; u32 valid; } slots;
+typedef struct {
+    i32 position;
+    float factor;
+    u32 valid;
+} slots;
 
 /* `count` slots from slot k of token t on, continuing with token t + 1. Factors are plain weights until
  * scale_slots(). */

@@ -21,16 +21,16 @@ typedef struct {
     void *out;
     int64_t num_positions, num_tokens, num_topk, hidden;
     int64_t x_stride, weights_stride, out_stride;
-    int32_t x_type, out_type;   /* macros of the kernels */
-    int32_t tokens;     /* per block at a time; their slots are loaded at once, one per lane */
+    int32_t x_type, out_type; /* macros of the kernels */
+    int32_t tokens;           /* per block at a time; their slots are loaded at once, one per lane */
 } reduce_args;
 
 /* reduce_fused_bulk: max threads of a block. */
 #define REDUCE_BULK_THREADS 256
 
 /* Measured on an H200, 2026-11-15 and 16. */
-#define REDUCE_TOKENS 2                 /* max tokens of a block at a time; one if there are ... */
-#define REDUCE_BLOCKS 4096              /* ... fewer blocks than this */
-#define REDUCE_FEW_TOKENS 512           /* with fewer tokens bulk copies do not pay */
+#define REDUCE_TOKENS 2       /* max tokens of a block at a time; one if there are ... */
+#define REDUCE_BLOCKS 4096    /* ... fewer blocks than this */
+#define REDUCE_FEW_TOKENS 512 /* with fewer tokens bulk copies do not pay */
 
 #endif

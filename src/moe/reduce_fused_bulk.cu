@@ -20,7 +20,11 @@ static_assert(STAGES >= 1 && STAGES <= 32, "STAGES is 1..32");
 
 #if __CUDA_ARCH__ >= 900
 /* A block's part of the rows, and the ring; a stage has a chunk and an mbarrier. */
-typedef struct { const u8 *x; i64 row_bytes; u32 bytes, pitch, stages, loaded; } ring;
+typedef struct {
+    const u8 *x;
+    i64 row_bytes;
+    u32 bytes, pitch, stages, loaded;
+} ring;
 
 /* Loads the row of the first of `lanes` into a stage and removes that lane. By a whole warp. */
 DEV void load_stage(const ring &r, const slots &s, u32 &lanes, int stage)
@@ -41,8 +45,8 @@ DEV void reduce(const reduce_args &p)
     const int num_topk = (int)p.num_topk, tokens = p.tokens;
     const i64 chunk = (i64)blockIdx.x * UNITS * step, first = chunk + COLS * tid;
     const u32 bytes = (u32)min((p.hidden - chunk) * X_BYTES, (i64)(UNITS * step * X_BYTES));
-    const ring r = { (const u8 *)p.x + chunk * X_BYTES, p.x_stride * X_BYTES, bytes,
-                     (u32)(UNITS * step * X_BYTES), shared_address(memory), shared_address(loaded) };
+    const ring r = { (const u8 *)p.x + chunk * X_BYTES, p.x_stride * X_BYTES,   bytes,
+                     (u32)(UNITS * step * X_BYTES),     shared_address(memory), shared_address(loaded) };
     bool is_mine[UNITS];
 #pragma unroll
     for (int i = 0; i < UNITS; i++) is_mine[i] = first + i * step < p.hidden;
@@ -51,7 +55,7 @@ DEV void reduce(const reduce_args &p)
         for (int i = 0; i < STAGES; i++) mbar_init(r.loaded + 8 * i, 1);
         mbar_init_fence();
     }
-    __syncwarp();               /* for racecheck, which takes the init for another lane's; no instruction */
+    __syncwarp(); /* for racecheck, which takes the init for another lane's; no instruction */
     pdl_wait();
     const float sf = p.sf ? *p.sf : 1;
     int stage = 0;
@@ -65,7 +69,7 @@ DEV void reduce(const reduce_args &p)
         for (int i = 0; i < STAGES; i++)
             if (ahead) load_stage(r, s, ahead, (stage + i) % STAGES);
         scale_slots(p, s);
-        __syncthreads();                        /* mbarriers are initialised */
+        __syncthreads(); /* mbarriers are initialised */
 #pragma unroll 1
         for (int token = 0; token < count; token++) {
             float sum[UNITS][COLS] = {};
@@ -79,7 +83,7 @@ DEV void reduce(const reduce_args &p)
                 for (int i = 0; i < UNITS; i++)
                     if (is_mine[i]) v[i] = shared_load_u32x4(from + 16 * i * blockDim.x);
                 if (ahead) {
-                    __syncthreads();            /* all threads have read the stage */
+                    __syncthreads(); /* all threads have read the stage */
                     load_stage(r, s, ahead, stage);
                 }
 #pragma unroll
@@ -89,7 +93,7 @@ DEV void reduce(const reduce_args &p)
             }
             store_sums(sum, p, sf, t + token, first, step, is_mine);
         }
-        __syncthreads();                        /* no thread reads the ring */
+        __syncthreads(); /* no thread reads the ring */
     }
 }
 #endif

@@ -12,13 +12,14 @@
 
 typedef struct {
     route_args args;
-    tgl_shape fused;                    /* the launch if the device has no room for clusters */
+    tgl_shape fused; /* the launch if the device has no room for clusters */
     tgl_other_launch otherwise;
 } problem;
 
-tgl_signature tgl_moe_route_signature = TGL_SIGNATURE(
-    "moe_route(" TOP2_INPUTS ") -> " GATE_OUTPUTS ", " TGL_MAP_TEXT("num_topk + num_shared_experts")
-    " where " TOP2_RULES ", " TGL_MAP_RULES, &TGL_GATE_PARAMS);
+tgl_signature tgl_moe_route_signature =
+    TGL_SIGNATURE("moe_route(" TOP2_INPUTS ") -> " GATE_OUTPUTS
+                  ", " TGL_MAP_TEXT("num_topk + num_shared_experts") " where " TOP2_RULES ", " TGL_MAP_RULES,
+                  &TGL_GATE_PARAMS);
 
 /* ---- launch ---- */
 
@@ -55,7 +56,9 @@ static tgl_shape map_shape(route_args *a, const tgl_target *target)
     int threads;
     const int64_t blocks = tgl_map_blocks(&a->map, target->num_sms, &a->owned_bits, &threads);
     const int64_t words = ROUTE_WORDS(a->gate.num_topk + a->gate.num_shared) * a->gate.num_tokens;
-    return (tgl_shape){ { blocks }, .block = threads, TGL_ARGS(*a),
+    return (tgl_shape){ { blocks },
+                        .block = threads,
+                        TGL_ARGS(*a),
                         .shared_bytes = MAP_SHARED(a->map.num_experts, a->owned_bits, a->map.num_pairs) + 16 * words };
 }
 
@@ -87,8 +90,7 @@ static uint32_t cluster_blocks(const problem *p)
 
 static bool has_clusters(const void *context, const tgl_target *target)
 {
-    return !is_alone(context, target) && target->architecture >= 90 &&
-           target->num_sms >= (int)cluster_blocks(context);
+    return !is_alone(context, target) && target->architecture >= 90 && target->num_sms >= (int)cluster_blocks(context);
 }
 
 static bool cluster_pays(const void *context, const tgl_target *target)
@@ -112,7 +114,8 @@ static tgl_shape cluster_shape(void *context, const tgl_target *target)
 }
 
 /* No CPU loop: the CPU runs the two ops. */
-static const tgl_op OP = { NULL, plan,
+static const tgl_op OP = { NULL,
+                           plan,
                            { [ALONE] = { is_alone, NULL, alone_shape },
                              [CLUSTER] = { has_clusters, cluster_pays, cluster_shape },
                              [FUSED] = { is_not_alone, NULL, fused_shape } } };
@@ -121,8 +124,7 @@ tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLT
                          const DLTensor *fix_routing_mask, const DLTensor *to_physical_map,
                          const DLTensor *logical_count, DLTensor *unmapped_topk_idx, DLTensor *topk_idx,
                          DLTensor *topk_weights, const tgl_moe_mapping *mapping, int64_t alignment,
-                         const tgl_moe_gate_params *params, void *workspace, size_t workspace_bytes,
-                         tgl_stream stream)
+                         const tgl_moe_gate_params *params, void *workspace, size_t workspace_bytes, tgl_stream stream)
 {
     const DLTensor *tensors[TGL_GATE_TENSORS + TGL_MAP_TENSORS] = {
         logits, bias, mask, fix_routing_mask, to_physical_map, logical_count, unmapped_topk_idx, topk_idx, topk_weights
@@ -152,8 +154,7 @@ tgl_status tgl_moe_route(const DLTensor *logits, const DLTensor *bias, const DLT
     return tgl_moe_get_fused_mapping(topk_idx, mapping, alignment, workspace, workspace_bytes, stream);
 }
 
-size_t tgl_moe_route_workspace_size(const DLTensor *logits, const DLTensor *topk_idx,
-                                    const tgl_moe_mapping *mapping)
+size_t tgl_moe_route_workspace_size(const DLTensor *logits, const DLTensor *topk_idx, const tgl_moe_mapping *mapping)
 {
     if (!logits || !topk_idx || topk_idx->ndim != 2 || !topk_idx->shape || tgl_on_cpu(logits)) return 0;
     const int64_t tokens = tgl_min(topk_idx->shape[0], ROUTE_MAX_TOKENS);

@@ -22,15 +22,14 @@ DEV bool is_published(uint4 v)
     return (v.x & v.y & v.z & v.w & both) == both;
 }
 
-extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
-    const __grid_constant__ route_args a)
+extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(const __grid_constant__ route_args a)
 {
     const tgl_gate &gate = a.gate;
     const tgl_map &m = a.map;
     u32 *const workspace = (u32 *)a.workspace;
     SHARED_DYNAMIC(memory, 16);
     const u32 tid = threadIdx.x, lane = tid % 32, warps = blockDim.x / 32;
-    const u32 warp = warp_max_u32(tid / 32);    /* so that the compiler sees a warp-uniform value */
+    const u32 warp = warp_max_u32(tid / 32); /* so that the compiler sees a warp-uniform value */
     const u32 block = blockIdx.x, num_blocks = gridDim.x, num_tokens = (u32)gate.num_tokens;
     const u32 num_words = num_tokens * WORDS;
     uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, a.owned_bits, m.num_pairs));
@@ -38,14 +37,13 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     /* a line that is half in L2 would be completed from memory while all wait for it */
     if (8 * tid < num_words) prefetch_l2(workspace + 32 * tid);
     u32 t = block + warp * num_blocks;
-    if (t < num_tokens) {       /* as in route_cluster.cu */
+    if (t < num_tokens) { /* as in route_cluster.cu */
         pdl_wait();
 #pragma unroll 1
         do {
             const slot s = gate_token(gate, t, true, lane, [&](i32 index) {
-                const u32 two = pack_codes(code_of(m, index));  /* as wide as the loads */
-                if (lane < 8 * WORDS && lane % 2 == 0)
-                    store_relaxed_u32(workspace + t * (4 * WORDS) + lane / 2, two);
+                const u32 two = pack_codes(code_of(m, index)); /* as wide as the loads */
+                if (lane < 8 * WORDS && lane % 2 == 0) store_relaxed_u32(workspace + t * (4 * WORDS) + lane / 2, two);
             });
             store_slot(gate, t, s, lane);
             t += warps * num_blocks;
@@ -53,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     } else {
         pdl_wait();
     }
-    pdl_trigger();                              /* as in route_cluster.cu */
+    pdl_trigger(); /* as in route_cluster.cu */
     __syncthreads();
     /* a first poll of the thread's word, in flight while map_write() prepares */
     uint4 v = tid < num_words ? load_relaxed_u32x4(workspace + 4 * tid) : make_uint4(0, 0, 0, 0);
@@ -64,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
             for (u32 i = tid; i < num_words; i += blockDim.x) {
                 if (i != tid) v = load_relaxed_u32x4(workspace + 4 * i);
                 while (!is_published(v)) v = load_relaxed_u32x4(workspace + 4 * i);
-                words[i] = v;                   /* for later rounds */
+                words[i] = v; /* for later rounds */
                 map_mark(m, b, round, pairs_of(m, 2 * i, make_uint2(v.x, v.y)));
                 map_mark(m, b, round, pairs_of(m, 2 * i + 1, make_uint2(v.z, v.w)));
             }
@@ -80,6 +78,5 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route(
     if (warp != warps - 1) return;
     if (__shfl_sync(FULL, ticket, 31) == num_blocks - 1)
 #pragma unroll 1
-        for (u32 i = lane; i < num_words; i += 32)
-            store_relaxed_u32x4(workspace + 4 * i, make_uint4(0, 0, 0, 0));
+        for (u32 i = lane; i < num_words; i += 32) store_relaxed_u32x4(workspace + 4 * i, make_uint4(0, 0, 0, 0));
 }

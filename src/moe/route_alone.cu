@@ -14,18 +14,17 @@
 #include "moe/common/map.cuh"
 #include "moe/route.cuh"
 
-extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_alone(
-    const __grid_constant__ route_args a)
+extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_alone(const __grid_constant__ route_args a)
 {
     const tgl_gate &gate = a.gate;
     const tgl_map &m = a.map;
     SHARED_DYNAMIC(memory, 16);
     const u32 lane = threadIdx.x % 32, num_tokens = (u32)gate.num_tokens;
-    const u32 t = warp_max_u32(threadIdx.x / 32);   /* so that the compiler sees a warp-uniform value */
+    const u32 t = warp_max_u32(threadIdx.x / 32); /* so that the compiler sees a warp-uniform value */
     uint4 *const words = (uint4 *)(memory + MAP_SHARED(m.num_experts, a.owned_bits, m.num_pairs));
-    u16 *const slots = (u16 *)words;            /* [token][8 * WORDS] */
+    u16 *const slots = (u16 *)words; /* [token][8 * WORDS] */
     const map_block b = map_begin(m, memory, a.owned_bits);
-    if (t < num_tokens) {       /* as in route_cluster.cu */
+    if (t < num_tokens) { /* as in route_cluster.cu */
         pdl_wait();
         const bool is_writer = min(t, gridDim.x - 1) == blockIdx.x;
         const slot s = gate_token(gate, t, is_writer, lane, [&](i32 index) {
@@ -35,9 +34,9 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_alone(
     } else {
         pdl_wait();
     }
-    pdl_trigger();                              /* as in route_cluster.cu */
+    pdl_trigger(); /* as in route_cluster.cu */
     map_write(m, b, [&](const map_round &round) {
-        __syncthreads();                        /* here, after map_write() has prepared */
+        __syncthreads(); /* here, after map_write() has prepared */
 #pragma unroll 1
         for (u32 h = threadIdx.x; h < num_tokens * 2 * WORDS; h += blockDim.x)
             map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));

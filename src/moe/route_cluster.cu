@@ -15,8 +15,7 @@
 #include "moe/common/map.cuh"
 #include "moe/route.cuh"
 
-extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
-    const __grid_constant__ route_args a)
+extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(const __grid_constant__ route_args a)
 {
 #if __CUDA_ARCH__ >= 900
     const tgl_gate &gate = a.gate;
@@ -24,7 +23,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
     SHARED_DYNAMIC(memory, 16);
     SHARED(u64[ROUTE_THREADS / 32], routed);
     const u32 lane = threadIdx.x % 32, num_tokens = (u32)gate.num_tokens, num_words = num_tokens * WORDS;
-    const u32 warps = blockDim.x / 32, warp = warp_max_u32(threadIdx.x / 32);   /* as in route.cu */
+    const u32 warps = blockDim.x / 32, warp = warp_max_u32(threadIdx.x / 32); /* as in route.cu */
     const u32 rank = cluster_rank(), t = rank + a.cluster_blocks * warp;
     /* the cluster that writes this token */
     const bool is_writer = warp * gridDim.x - (blockIdx.x - rank) * warps < a.cluster_blocks * warps;
@@ -38,13 +37,13 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
     cluster_arrive_relaxed();
     const map_block b = map_begin(m, memory, a.owned_bits);
     __syncthreads();
-    u32 marked = 0;                             /* words of this warp: 16 at a time, round robin over warps */
+    u32 marked = 0; /* words of this warp: 16 at a time, round robin over warps */
 #pragma unroll 1
     for (u32 i = 16 * warp; i < num_words; i += 16 * warps) marked += min(16u, num_words - i);
     if (lane == 0) mbar_expect(bar, 16 * marked);
     __syncwarp();
-    cluster_wait();                             /* all mbarriers of the cluster are initialised */
-    if (t < num_tokens) {       /* decided before pdl_wait(), which saves 0.2 of 3.7 us in a graph */
+    cluster_wait();       /* all mbarriers of the cluster are initialised */
+    if (t < num_tokens) { /* decided before pdl_wait(), which saves 0.2 of 3.7 us in a graph */
         pdl_wait();
         const slot s = gate_token(gate, t, is_writer, lane, [&](i32 index) {
             const u32 two = pack_codes(code_of(m, index));
@@ -52,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
             for (u32 w = 0; w < WORDS; w++) {
                 const float4 word = as_floats(word_of(two, w));
                 const u32 i = t * WORDS + w;
-                if (lane < a.cluster_blocks)    /* a block each */
+                if (lane < a.cluster_blocks) /* a block each */
                     cluster_store_async(cluster_map(begin + 16 * i, lane), word,
                                         cluster_map(bars + 8 * (i / 16 & (warps - 1)), lane));
             }
@@ -63,7 +62,7 @@ extern "C" __global__ void __launch_bounds__(ROUTE_THREADS, 1) route_cluster(
     }
     pdl_trigger();
     map_write(m, b, [&](const map_round &round) {
-        mbar_wait_cluster(bar, 0);              /* here, after map_write() has prepared */
+        mbar_wait_cluster(bar, 0); /* here, after map_write() has prepared */
 #pragma unroll 1
         for (u32 h = threadIdx.x; h < 2 * num_words; h += blockDim.x)
             map_mark(m, b, round, pairs_of(m, h, ((const uint2 *)words)[h]));

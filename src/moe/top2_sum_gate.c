@@ -58,7 +58,11 @@ static float worth_of_group(window *w, uint32_t group)
 
 /* Groups of rank `last` and above stay. The worth of the first MAX_KEPT groups is kept. */
 enum { MAX_KEPT = 256 };
-typedef struct { uint64_t last; float worth[MAX_KEPT]; int64_t num_kept; } choice_of_groups;
+typedef struct {
+    uint64_t last;
+    float worth[MAX_KEPT];
+    int64_t num_kept;
+} choice_of_groups;
 
 static void choose_groups(window *w, choice_of_groups *groups)
 {
@@ -111,11 +115,11 @@ static void list_best(window *w, const choice_of_groups *groups, tgl_best *best,
 
 static void choose_best(const tgl_gate *gate, int64_t t)
 {
-    window w;                                   /* keys are computed on demand */
+    window w; /* keys are computed on demand */
     w.gate = gate;
     w.row = gate->logits + t * gate->logits_stride;
     w.begin = w.end = 0;
-    choice_of_groups groups;                    /* set only if some are left out */
+    choice_of_groups groups; /* set only if some are left out */
     groups.num_kept = tgl_min(gate->num_groups, MAX_KEPT);
     if (gate->num_topk_groups < gate->num_groups) choose_groups(&w, &groups);
     uint64_t limit = TGL_ALL_RANKS;
@@ -159,8 +163,8 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(gate->num_tokens, tgl_gate_token_bytes(gate, gate->num_experts), run_tokens, gate);
 }
 
-tgl_signature tgl_moe_top2_sum_gate_signature = TGL_SIGNATURE(
-    "moe_top2_sum_gate(" TOP2_INPUTS ") -> " GATE_OUTPUTS " where " TOP2_RULES, &TGL_GATE_PARAMS);
+tgl_signature tgl_moe_top2_sum_gate_signature =
+    TGL_SIGNATURE("moe_top2_sum_gate(" TOP2_INPUTS ") -> " GATE_OUTPUTS " where " TOP2_RULES, &TGL_GATE_PARAMS);
 
 /* ---- launch ---- */
 
@@ -182,8 +186,8 @@ static int plan(const void *context, tgl_kernel *kernels)
     *few = (tgl_kernel){ .name = "moe/top2_sum_gate" };
     if (!tgl_gate_macros(gate, few->macros)) {
         few->name = NULL;
-        kernels[TGL_GATE_WIDE] = (tgl_kernel){ "moe/top2_sum_gate_wide", { { "SCORING", gate->scoring },
-                                                                           { "INDEX_BYTES", gate->index_bytes } } };
+        kernels[TGL_GATE_WIDE] = (tgl_kernel){ "moe/top2_sum_gate_wide",
+                                               { { "SCORING", gate->scoring }, { "INDEX_BYTES", gate->index_bytes } } };
         return TGL_GATE_KERNELS;
     }
     if (gate->num_replicas > 0) {
@@ -197,7 +201,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     return TGL_GATE_FEW + 1;
 }
 
-static bool mapped_fits(const void *context, const tgl_target *target)  /* a block for each token */
+static bool mapped_fits(const void *context, const tgl_target *target) /* a block for each token */
 {
     return ((const tgl_gate *)context)->num_tokens <= INT32_MAX;
 }
@@ -217,13 +221,15 @@ static bool many_pays(const void *context, const tgl_target *target)
 {
     const tgl_gate *gate = context;
     const bool has_few_experts = gate->num_experts <= GATE_MANY_FEW_EXPERTS;
-    return gate->num_tokens >= (gate->num_groups > 1 ? GATE_MANY_GROUPED_TOKENS :
-                                has_few_experts ? GATE_MANY_FEW_TOKENS : GATE_MANY_TOKENS);
+    return gate->num_tokens >= (gate->num_groups > 1 ? GATE_MANY_GROUPED_TOKENS
+                                : has_few_experts    ? GATE_MANY_FEW_TOKENS
+                                                     : GATE_MANY_TOKENS);
 }
 
 TGL_TOKEN_SHAPES(tgl_gate, GATE_WIDE_THREADS)
 
-const tgl_op tgl_top2_sum_gate_op = { cpu, plan,
+const tgl_op tgl_top2_sum_gate_op = { cpu,
+                                      plan,
                                       { [TGL_GATE_MAPPED] = { mapped_fits, mapped_pays, mapped_shape },
                                         [TGL_GATE_MANY] = { NULL, many_pays, warps_shape },
                                         [TGL_GATE_FEW] = { NULL, NULL, warps_shape },
@@ -231,12 +237,12 @@ const tgl_op tgl_top2_sum_gate_op = { cpu, plan,
 
 tgl_status tgl_moe_top2_sum_gate(const DLTensor *logits, const DLTensor *bias, const DLTensor *mask,
                                  const DLTensor *fix_routing_mask, const DLTensor *to_physical_map,
-                                 const DLTensor *logical_count, DLTensor *unmapped_topk_idx,
-                                 DLTensor *topk_idx, DLTensor *topk_weights,
-                                 const tgl_moe_gate_params *params, tgl_stream stream)
+                                 const DLTensor *logical_count, DLTensor *unmapped_topk_idx, DLTensor *topk_idx,
+                                 DLTensor *topk_weights, const tgl_moe_gate_params *params, tgl_stream stream)
 {
-    const DLTensor *tensors[] = { logits, bias, mask, fix_routing_mask, to_physical_map, logical_count,
-                                  unmapped_topk_idx, topk_idx, topk_weights };
+    const DLTensor *tensors[] = {
+        logits, bias, mask, fix_routing_mask, to_physical_map, logical_count, unmapped_topk_idx, topk_idx, topk_weights
+    };
     TGL_TRY(tgl_take(&tgl_moe_top2_sum_gate_signature, tensors, params, NULL));
     tgl_gate gate;
     TGL_TRY(tgl_gate_of(tensors, params, &gate));

@@ -7,13 +7,13 @@
  *   macros    SCORING, NUM_TOPK, INDEX_BYTES, GROUP_LANES, NUM_LISTS: see gate.cuh */
 #include "moe/common/gate.cuh"
 
-enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 };   /* per SM, of 256 threads: 64 or 128 registers */
+enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 }; /* per SM, of 256 threads: 64 or 128 registers */
 
-extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, MIN_BLOCKS) top2_sum_gate(
-    const __grid_constant__ tgl_gate gate)
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, MIN_BLOCKS)
+    top2_sum_gate(const __grid_constant__ tgl_gate gate)
 {
     const u32 lane = threadIdx.x % 32;
-    const u32 warp = warp_max_u32(threadIdx.x / 32);    /* so that the compiler sees a warp-uniform value */
+    const u32 warp = warp_max_u32(threadIdx.x / 32); /* so that the compiler sees a warp-uniform value */
     const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + warp;
     if (t < gate.num_tokens) store_slot(gate, t, gate_token<true>(gate, t, true, lane, see_nothing), lane);
     else pdl_wait();

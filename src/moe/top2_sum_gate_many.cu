@@ -15,8 +15,8 @@ enum { MIN_BLOCKS = NUM_LISTS <= 2 ? 5 : NUM_LISTS <= 4 ? 4 : 2 };
 
 typedef struct __align__(16) {
     u32 key[32];
-    u16 place[64];                              /* of a candidate: index in the lane, and the lane */
-    u32 expert[32];                             /* by slot */
+    u16 place[64];  /* of a candidate: index in the lane, and the lane */
+    u32 expert[32]; /* by slot */
     float score[32];
 } scratch;
 
@@ -33,12 +33,12 @@ DEV float best_of(const values &f)
 /* Lists the experts above `bound` in s.place and returns their number; beyond 32 the list is incomplete. */
 DEV u32 list_candidates(scratch &s, const values &f, float bound, u32 lane)
 {
-    u32 left = 0;                               /* bit LANE_EXPERTS - 1 - i: expert i of the lane is one */
+    u32 left = 0; /* bit LANE_EXPERTS - 1 - i: expert i of the lane is one */
 #pragma unroll
     for (int i = 0; i < LANE_EXPERTS; i++) left = __funnelshift_l(__float_as_uint(bound - f.x[i]), left, 1);
     u32 count = 0, any = __ballot_sync(FULL, left != 0);
 #pragma unroll 1
-    while (any && count <= 32) {                /* one of every lane per turn; mostly two turns */
+    while (any && count <= 32) { /* one of every lane per turn; mostly two turns */
         if (left) {
             const u32 i = LANE_EXPERTS - __ffs((int)left);
             s.place[count + __popc(any & lanes_below())] = (u16)(i << 5 | lane);
@@ -108,12 +108,12 @@ DEV candidate select_dense(const tgl_gate &gate, const token &k, scratch &s, u32
         s.score[at] = c.score;
     }
     __syncwarp();
-    const u32 slot = min(lane, (u32)NUM_TOPK - 1);      /* lanes beyond have no slot and read any */
+    const u32 slot = min(lane, (u32)NUM_TOPK - 1); /* lanes beyond have no slot and read any */
     return { s.expert[slot], s.score[slot], 0 };
 }
 
-extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, MIN_BLOCKS) top2_sum_gate_many(
-    const __grid_constant__ tgl_gate gate)
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, MIN_BLOCKS)
+    top2_sum_gate_many(const __grid_constant__ tgl_gate gate)
 {
     SHARED(scratch[TOKEN_BLOCK_WARPS], scratches);
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;

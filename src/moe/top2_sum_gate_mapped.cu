@@ -11,9 +11,9 @@
 #include "moe/top2_sum_gate.h"
 
 enum {
-    FINDERS = 32 * (GATE_MAPPED_WARPS - 1),                     /* threads that compute indices */
+    FINDERS = 32 * (GATE_MAPPED_WARPS - 1), /* threads that compute indices */
     MAX_EXPERTS = 32 * LANE_EXPERTS,
-    PER_FINDER = (MAX_EXPERTS + FINDERS - 1) / FINDERS + 1      /* and a shared expert */
+    PER_FINDER = (MAX_EXPERTS + FINDERS - 1) / FINDERS + 1 /* and a shared expert */
 };
 static_assert(GATE_MAX_SLOTS <= FINDERS, "a finder has at most one shared expert");
 
@@ -59,12 +59,11 @@ DEV void find_indices(const tgl_gate &gate, i64 t, u32 thread, i32 *index)
 #define BOUNDS 32 * GATE_MAPPED_WARPS, 4
 #endif
 
-extern "C" __global__ void __launch_bounds__(BOUNDS) top2_sum_gate_mapped(
-    const __grid_constant__ tgl_gate gate)
+extern "C" __global__ void __launch_bounds__(BOUNDS) top2_sum_gate_mapped(const __grid_constant__ tgl_gate gate)
 {
     SHARED(i32[MAX_EXPERTS + GATE_MAX_SLOTS], index);
     const u32 lane = threadIdx.x % 32;
-    const u32 warp = warp_max_u32(threadIdx.x / 32);    /* so that the compiler sees a warp-uniform value */
+    const u32 warp = warp_max_u32(threadIdx.x / 32); /* so that the compiler sees a warp-uniform value */
     const i64 t = blockIdx.x;
     token k = {};
     candidate c = {};

@@ -13,7 +13,7 @@ enum { THREADS = GATE_WIDE_THREADS, WARPS = THREADS / 32, KEPT = GATE_WIDE_KEPT 
 #define MINUS_INFINITY __uint_as_float(0xff800000)
 
 typedef struct {
-    u32 key[KEPT];                              /* by expert; TGL_RANK_NONE: its group is left out */
+    u32 key[KEPT]; /* by expert; TGL_RANK_NONE: its group is left out */
     float group_sum[KEPT];
     u64 best_of_warp[2][WARPS];
 } memory;
@@ -22,7 +22,7 @@ typedef struct {
     const tgl_gate &gate;
     const float *row;
     memory &kept;
-    u64 last_group;                             /* rank of the last group that stays; 0: all stay */
+    u64 last_group; /* rank of the last group that stays; 0: all stay */
 } search;
 
 DEV u32 exact_key(const search &s, u32 e)
@@ -42,10 +42,7 @@ DEV two best_two_of(const search &s, u32 group, u32 first, u32 step)
     }
     return best;
 }
-DEV float sum_of(const search &s, two best)
-{
-    return s.gate.group_size == 1 ? best.first : best.first + best.second;
-}
+DEV float sum_of(const search &s, two best) { return s.gate.group_size == 1 ? best.first : best.first + best.second; }
 
 /* By a single thread. Kept keys and sums must be complete. */
 DEV u64 rank_of_group(const search &s, u32 group)
@@ -54,10 +51,7 @@ DEV u64 rank_of_group(const search &s, u32 group)
 }
 
 /* The max of all threads' ranks. */
-DEV u64 block_max(const search &s, u64 rank, u32 round)
-{
-    return block_max_u64(s.kept.best_of_warp[round % 2], rank);
-}
+DEV u64 block_max(const search &s, u64 rank, u32 round) { return block_max_u64(s.kept.best_of_warp[round % 2], rank); }
 
 /* Sums by warps; rounds over their ranks; then experts of other groups lose their keys. */
 DEV void choose_groups(search &s)
@@ -81,7 +75,7 @@ DEV void choose_groups(search &s)
         last = block_max(s, best, r);
     }
     s.last_group = last;
-    __syncthreads();                            /* best_of_warp is used again */
+    __syncthreads(); /* best_of_warp is used again */
 #pragma unroll 1
     for (u32 e = threadIdx.x; e < min(s.gate.num_experts, (u32)KEPT); e += THREADS)
         if (rank_of_group(s, e / s.gate.group_size) < last) s.kept.key[e] = TGL_RANK_NONE;
@@ -114,14 +108,13 @@ DEV void choose_experts(const tgl_gate &gate, i64 t, const float *row)
     SHARED(memory, kept);
     search s = { gate, row, kept, TGL_RANK_NONE };
 #pragma unroll 1
-    for (u32 e = threadIdx.x; e < min(gate.num_experts, (u32)KEPT); e += THREADS)
-        kept.key[e] = exact_key(s, e);
+    for (u32 e = threadIdx.x; e < min(gate.num_experts, (u32)KEPT); e += THREADS) kept.key[e] = exact_key(s, e);
     __syncthreads();
     if (gate.num_topk_groups < gate.num_groups) choose_groups(s);
     u64 last = ALL_RANKS, best = last;
 #pragma unroll 1
     for (u32 k = 0; k < gate.num_topk; k++) {
-        if (best == last) best = best_left(s, last);                        /* its best was picked */
+        if (best == last) best = best_left(s, last); /* its best was picked */
         last = block_max(s, best, k);
         if (threadIdx.x == 0) {
             indices_of(gate, t)[k] = (index_type)tgl_rank_index(last);
@@ -130,8 +123,7 @@ DEV void choose_experts(const tgl_gate &gate, i64 t, const float *row)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) top2_sum_gate_wide(
-    const __grid_constant__ tgl_gate gate)
+extern "C" __global__ void __launch_bounds__(THREADS) top2_sum_gate_wide(const __grid_constant__ tgl_gate gate)
 {
     const i64 t = block_index();
     const float *row = gate.logits + t * gate.logits_stride;
@@ -142,10 +134,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) top2_sum_gate_wide(
     } else {
         if (gate.fix_routing_mask && gate.fix_routing_mask[t])
 #pragma unroll 1
-            for (u32 k = threadIdx.x; k < gate.num_topk; k += THREADS)
-                indices_of(gate, t)[k] = unmapped_of(gate, t)[k];
-        else
-            choose_experts(gate, t, row);
+            for (u32 k = threadIdx.x; k < gate.num_topk; k += THREADS) indices_of(gate, t)[k] = unmapped_of(gate, t)[k];
+        else choose_experts(gate, t, row);
         finish_token(gate, t, row);
     }
     pdl_trigger();

@@ -38,10 +38,10 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
 
-tgl_signature tgl_moe_topk_gate_signature = TGL_SIGNATURE(
-    "moe_topk_gate(scores: f32[num_tokens, num_experts] rows)"
-    " -> topk_idx: i64|i32[num_tokens, num_topk]"
-    " where num_experts < 2^31, num_topk <= num_experts", NULL);
+tgl_signature tgl_moe_topk_gate_signature = TGL_SIGNATURE("moe_topk_gate(scores: f32[num_tokens, num_experts] rows)"
+                                                          " -> topk_idx: i64|i32[num_tokens, num_topk]"
+                                                          " where num_experts < 2^31, num_topk <= num_experts",
+                                                          NULL);
 
 /* ---- launch ---- */
 
@@ -53,8 +53,9 @@ static int plan(const void *context, tgl_kernel *kernels)
     const tgl_macro index = { "INDEX_BYTES", p->index_bytes };
     if (p->num_topk == 0) return 0;
     if (p->num_experts <= TOPK_GATE_MAX_EXPERTS && p->num_topk <= TOPK_GATE_MAX_TOPK) {
-        kernels[WARPS] = (tgl_kernel){ "moe/topk_gate", { { "NUM_LISTS", tgl_ceil_div(p->num_experts, 128) },
-                                                          { "NUM_TOPK", p->num_topk }, index } };
+        kernels[WARPS] =
+            (tgl_kernel){ "moe/topk_gate",
+                          { { "NUM_LISTS", tgl_ceil_div(p->num_experts, 128) }, { "NUM_TOPK", p->num_topk }, index } };
         return WARPS + 1;
     }
     kernels[WARPS].name = NULL;
@@ -70,7 +71,12 @@ tgl_status tgl_moe_topk_gate(const DLTensor *scores, DLTensor *topk_idx, tgl_str
 {
     const DLTensor *tensors[] = { scores, topk_idx };
     TGL_TRY(tgl_take(&tgl_moe_topk_gate_signature, tensors, NULL, NULL));
-    problem p = { tgl_data(scores), tgl_data(topk_idx), scores->shape[0], tgl_stride(scores, 0),
-                  (uint32_t)scores->shape[1], (uint32_t)topk_idx->shape[1], tgl_dtype_bits(topk_idx->dtype) / 8 };
+    problem p = { tgl_data(scores),
+                  tgl_data(topk_idx),
+                  scores->shape[0],
+                  tgl_stride(scores, 0),
+                  (uint32_t)scores->shape[1],
+                  (uint32_t)topk_idx->shape[1],
+                  tgl_dtype_bits(topk_idx->dtype) / 8 };
     return tgl_run(&tgl_moe_topk_gate_signature, &OP, tensors, &p, stream);
 }

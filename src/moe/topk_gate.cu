@@ -16,9 +16,9 @@
 
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= 32, "NUM_TOPK is 1 .. 32");
 
-enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 };       /* per SM, of 256 threads: 64 or 128 registers */
+enum { MIN_BLOCKS = NUM_LISTS <= 4 ? 4 : 2 }; /* per SM, of 256 threads: 64 or 128 registers */
 
-typedef struct { u32 slot, expert; } choice;        /* slot >= NUM_TOPK: not chosen */
+typedef struct { u32 slot, expert; } choice; /* slot >= NUM_TOPK: not chosen */
 
 /* Lane l has experts 128 i + 4 l .. + 3 in list i. */
 DEV lists load_lists(const float *row, u32 num_experts, bool is_vector, u32 lane)

@@ -34,7 +34,7 @@ static float sum_of_best(const float *scores, int64_t num_scores, int64_t num_to
     return sum;
 }
 
-enum { RUN = 256 };      /* groups whose sums are listed together */
+enum { RUN = 256 }; /* groups whose sums are listed together */
 
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
@@ -55,8 +55,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
             }
             tgl_best_end(&best);
             for (int i = 0; i < size; i++, r++)
-                tgl_index_put(p->group_idx, t * p->num_topk_groups + r, p->index_bytes,
-                              tgl_rank_index(best.ranks[i]));
+                tgl_index_put(p->group_idx, t * p->num_topk_groups + r, p->index_bytes, tgl_rank_index(best.ranks[i]));
             limit = best.ranks[size - 1];
         }
     }
@@ -65,17 +64,17 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
 static tgl_status cpu(const void *context)
 {
     const problem *p = context;
-    const int64_t scans =
-        tgl_ceil_div(p->num_topk_groups, TGL_BEST_MAX) * tgl_ceil_div(p->num_topk_sum, TGL_BEST_MAX);
+    const int64_t scans = tgl_ceil_div(p->num_topk_groups, TGL_BEST_MAX) * tgl_ceil_div(p->num_topk_sum, TGL_BEST_MAX);
     const int64_t row_bytes = tgl_saturating_product((int64_t)4 * p->num_groups * p->experts_per_group, scans);
     return tgl_parallel_rows(p->num_tokens, row_bytes, run_rows, p);
 }
 
-tgl_signature tgl_moe_topk_sum_and_topk_group_idx_signature = TGL_SIGNATURE(
-    "moe_topk_sum_and_topk_group_idx(scores: f32[num_tokens, num_groups, experts_per_group] rows,"
-    " num_topk_sum: int in 1..experts_per_group)"
-    " -> group_idx: i64|i32[num_tokens, num_topk_groups]"
-    " where num_groups < 2^31, experts_per_group < 2^31, num_topk_groups <= num_groups", NULL);
+tgl_signature tgl_moe_topk_sum_and_topk_group_idx_signature =
+    TGL_SIGNATURE("moe_topk_sum_and_topk_group_idx(scores: f32[num_tokens, num_groups, experts_per_group] rows,"
+                  " num_topk_sum: int in 1..experts_per_group)"
+                  " -> group_idx: i64|i32[num_tokens, num_topk_groups]"
+                  " where num_groups < 2^31, experts_per_group < 2^31, num_topk_groups <= num_groups",
+                  NULL);
 
 /* ---- launch ---- */
 
@@ -95,9 +94,10 @@ static int plan(const void *context, tgl_kernel *kernels)
     while (group_lanes * p->num_groups > 32) group_lanes /= 2;
     while (lane_vectors < GROUP_IDX_MAX_VECTORS && 4 * group_lanes * lane_vectors < p->experts_per_group)
         lane_vectors *= 2;
-    kernels[WARPS] = (tgl_kernel){ "moe/topk_sum_and_topk_group_idx",
-                                   { { "GROUP_LANES", group_lanes }, { "LANE_VECTORS", lane_vectors },
-                                     { "NUM_TOPK_SUM", p->num_topk_sum }, index } };
+    kernels[WARPS] = (tgl_kernel){
+        "moe/topk_sum_and_topk_group_idx",
+        { { "GROUP_LANES", group_lanes }, { "LANE_VECTORS", lane_vectors }, { "NUM_TOPK_SUM", p->num_topk_sum }, index }
+    };
     return WARPS + 1;
 }
 
@@ -105,13 +105,20 @@ TGL_TOKEN_SHAPES(problem, GROUP_IDX_WIDE_THREADS)
 
 static const tgl_op OP = { cpu, plan, { [WARPS] = { .shape = warps_shape }, [WIDE] = { .shape = wide_shape } } };
 
-tgl_status tgl_moe_topk_sum_and_topk_group_idx(const DLTensor *scores, DLTensor *group_idx,
-                                               int64_t num_topk_sum, tgl_stream stream)
+tgl_status tgl_moe_topk_sum_and_topk_group_idx(const DLTensor *scores, DLTensor *group_idx, int64_t num_topk_sum,
+                                               tgl_stream stream)
 {
     const DLTensor *tensors[] = { scores, group_idx };
     TGL_TRY(tgl_take(&tgl_moe_topk_sum_and_topk_group_idx_signature, tensors, &num_topk_sum, NULL));
-    problem p = { tgl_data(scores), tgl_data(group_idx), scores->shape[0], tgl_stride(scores, 0),
-                  tgl_stride(scores, 1), (uint32_t)scores->shape[1], (uint32_t)scores->shape[2],
-                  (uint32_t)num_topk_sum, (uint32_t)group_idx->shape[1], tgl_dtype_bits(group_idx->dtype) / 8 };
+    problem p = { tgl_data(scores),
+                  tgl_data(group_idx),
+                  scores->shape[0],
+                  tgl_stride(scores, 0),
+                  tgl_stride(scores, 1),
+                  (uint32_t)scores->shape[1],
+                  (uint32_t)scores->shape[2],
+                  (uint32_t)num_topk_sum,
+                  (uint32_t)group_idx->shape[1],
+                  tgl_dtype_bits(group_idx->dtype) / 8 };
     return tgl_run(&tgl_moe_topk_sum_and_topk_group_idx_signature, &OP, tensors, &p, stream);
 }

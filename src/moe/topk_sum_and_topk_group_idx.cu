@@ -25,7 +25,7 @@ enum { MAX_GROUPS = 32 / GROUP_LANES };
 /* Of vectors part, part + GROUP_LANES, ... of the group. NaN and scores past the end are -inf. */
 DEV two best_of_lane(const float *group, u32 size, bool is_vector, u32 part)
 {
-    two best[4];                                    /* of four independent chains */
+    two best[4]; /* of four independent chains */
 #pragma unroll
     for (int j = 0; j < 4; j++) best[j] = { MINUS_INFINITY, MINUS_INFINITY };
 #pragma unroll 1
@@ -49,8 +49,7 @@ DEV two best_of_lane(const float *group, u32 size, bool is_vector, u32 part)
 #pragma unroll
         for (int i = 0; i < LANE_VECTORS; i++)
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                best[j] = best_two(best[j], { fmaxf(x[i][j], MINUS_INFINITY), MINUS_INFINITY });
+            for (int j = 0; j < 4; j++) best[j] = best_two(best[j], { fmaxf(x[i][j], MINUS_INFINITY), MINUS_INFINITY });
     }
     return best_two(best_two(best[0], best[1]), best_two(best[2], best[3]));
 }
@@ -62,13 +61,12 @@ DEV u32 key_of_group(const float *group, u32 size, bool is_vector, u32 part)
     return tgl_rank_key(NUM_TOPK_SUM == 1 ? best.first : best.first + best.second);
 }
 
-extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, 4) topk_sum_and_topk_group_idx(
-    group_idx_args a)
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, 4) topk_sum_and_topk_group_idx(group_idx_args a)
 {
     const u32 lane = threadIdx.x % 32, group = lane / GROUP_LANES, part = lane % GROUP_LANES;
     const i64 t = (i64)blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
-    const bool is_vector = (((u64)a.scores | (u64)(a.token_stride | a.group_stride) * 4) & 15) == 0 &&
-                           a.experts_per_group % 4 == 0;
+    const bool is_vector =
+        (((u64)a.scores | (u64)(a.token_stride | a.group_stride) * 4) & 15) == 0 && a.experts_per_group % 4 == 0;
     pdl_wait();
     if (t < a.num_tokens) {
         const bool exists = group < a.num_groups;

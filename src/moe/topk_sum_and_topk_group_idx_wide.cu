@@ -30,8 +30,7 @@ DEV float sum_of_best(const float *group, u32 experts_per_group, u32 num_topk_su
     return sum;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) topk_sum_and_topk_group_idx_wide(
-    group_idx_args a)
+extern "C" __global__ void __launch_bounds__(THREADS) topk_sum_and_topk_group_idx_wide(group_idx_args a)
 {
     SHARED(float[KEPT], sums);
     SHARED(u64[2][WARPS], best_of_warp);

@@ -48,8 +48,7 @@ TGL_INLINE float tgl_e5m6_to_f32(uint16_t code) { return tgl_f16_to_f32((uint16_
 TGL_INLINE void tgl_e5m6x8_pack(const uint16_t codes[8], uint32_t words[3])
 {
     words[0] = (uint32_t)codes[0] << 20 | (uint32_t)codes[1] << 8 | codes[2] >> 4;
-    words[1] = (uint32_t)codes[2] << 28 | (uint32_t)codes[3] << 16 | (uint32_t)codes[4] << 4 |
-               codes[5] >> 8;
+    words[1] = (uint32_t)codes[2] << 28 | (uint32_t)codes[3] << 16 | (uint32_t)codes[4] << 4 | codes[5] >> 8;
     words[2] = (uint32_t)codes[5] << 24 | (uint32_t)codes[6] << 12 | codes[7];
 }
 

@@ -18,8 +18,8 @@ TGL_INLINE tgl_exp_parts tgl_exp_parts_of(float x)
 {
     const float shift = 0x1.8p23f, shifted_n = x * 0x1.715476p0f + shift, n = shifted_n - shift;
     const float r = (x - n * 0x1.63p-1f) + n * 0x1.bd0106p-13f;
-    const float p = (((0x1.6a1a72p-10f * r + 0x1.123fc6p-7f) * r + 0x1.555916p-5f) * r + 0x1.55548ap-3f) * r +
-                    0x1.fffffcp-2f;
+    const float p =
+        (((0x1.6a1a72p-10f * r + 0x1.123fc6p-7f) * r + 0x1.555916p-5f) * r + 0x1.55548ap-3f) * r + 0x1.fffffcp-2f;
     const tgl_exp_parts parts = { (p * (r * r) + r) + 1.0f, shifted_n };
     return parts;
 }

@@ -24,7 +24,7 @@ TGL_INLINE float tgl_fma_in_double(float a, float b, float c)
     uint64_t bits, lost_bits;
     memcpy(&bits, &sum, sizeof bits);
     memcpy(&lost_bits, &lost, sizeof lost_bits);
-    const uint64_t is_inexact = (lost_bits << 1) - 1 < 0xFFE0000000000000u - 1;   /* neither 0 nor infinite */
+    const uint64_t is_inexact = (lost_bits << 1) - 1 < 0xFFE0000000000000u - 1; /* neither 0 nor infinite */
     /* if the error has the other sign, the true value is nearer to zero: one less in bits */
     const uint64_t is_nearer = is_inexact & (bits ^ lost_bits) >> 63;
     const uint64_t odd = (bits - is_nearer) | is_inexact;

@@ -16,13 +16,13 @@
 TGL_INLINE float tgl_log1p(float x)
 {
     const float y = 1.0f + x, of_x = y - 1.0f;
-    const float lost = (1.0f - (y - of_x)) + (x - of_x);        /* exact (Knuth's two-sum) */
-    const uint32_t bits = tgl_f32_to_bits(y), n = (bits - 0x3F400000u) >> 23;       /* 0x3F400000 is 0.75 */
+    const float lost = (1.0f - (y - of_x)) + (x - of_x);                      /* exact (Knuth's two-sum) */
+    const uint32_t bits = tgl_f32_to_bits(y), n = (bits - 0x3F400000u) >> 23; /* 0x3F400000 is 0.75 */
     const float scaled = tgl_f32_from_bits(bits - (n << 23));
     const float f = (scaled - 1.0f) + lost * tgl_f32_from_bits((127 - n) << 23);
     const float s = f / (2.0f + f), z = s * s, h = 0.5f * f * f;
     const float r = ((0x1.36e078p-2f * z + 0x1.992b42p-2f) * z + 0x1.5555b4p-1f) * z;
-    const float count = (float)(int32_t)n;                      /* ln 2 = 0x1.63p-1 - 0x1.bd0106p-13 */
+    const float count = (float)(int32_t)n; /* ln 2 = 0x1.63p-1 - 0x1.bd0106p-13 */
     return count * 0x1.63p-1f + (f - ((h - s * (h + r)) + count * 0x1.bd0106p-13f));
 }
 

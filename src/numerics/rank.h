@@ -16,7 +16,7 @@ TGL_INLINE float tgl_rank_score(float score)
 {
     const float no_minus_zero = score + 0.0f;
 #ifdef __CUDACC__
-    return fmaxf(no_minus_zero, __uint_as_float(0xFF800000));   /* one instruction, which ignores NaN */
+    return fmaxf(no_minus_zero, __uint_as_float(0xFF800000)); /* one instruction, which ignores NaN */
 #else
     return score == score ? no_minus_zero : tgl_f32_from_bits(0xFF800000);
 #endif

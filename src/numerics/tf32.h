@@ -13,7 +13,7 @@
 TGL_INLINE float tgl_tf32_from_f32(float value)
 {
     const uint32_t bits = tgl_f32_to_bits(value);
-    const uint32_t rounded = (bits + 0x1000) & 0xFFFFE000;      /* infinity has no low bits to carry */
+    const uint32_t rounded = (bits + 0x1000) & 0xFFFFE000; /* infinity has no low bits to carry */
     return tgl_f32_from_bits(tgl_select((bits & 0x7FFFFFFF) > 0x7F800000, 0x7FFFE000, rounded));
 }
 

@@ -23,10 +23,7 @@ TGL_INLINE uint8_t tgl_ue8m0_from_f32(float value)
 TGL_INLINE float tgl_ue8m0_to_f32(uint8_t code) { return tgl_f32_from_bits((uint32_t)code << 23); }
 
 /* The factor that undoes the scale: 2^(127 - E) for E in 1..253; 0 for 254, whose inverse is subnormal. */
-TGL_INLINE float tgl_ue8m0_inverse_to_f32(uint8_t code)
-{
-    return tgl_f32_from_bits((uint32_t)(254 - code) << 23);
-}
+TGL_INLINE float tgl_ue8m0_inverse_to_f32(uint8_t code) { return tgl_f32_from_bits((uint32_t)(254 - code) << 23); }
 
 TGL_INLINE uint32_t tgl_ue8m0x4_pack(uint8_t e0, uint8_t e1, uint8_t e2, uint8_t e3)
 {

@@ -11,9 +11,9 @@ typedef struct {
     int64_t num_rows, num_cols;
     tgl_codes x;
     void *out;
-    bool is_bf16;               /* out, else f32 */
-    bool has_vectors;           /* addresses allow units of 16 bytes of out */
-    int unit;                   /* columns of a thread at a time */
+    bool is_bf16;     /* out, else f32 */
+    bool has_vectors; /* addresses allow units of 16 bytes of out */
+    int unit;         /* columns of a thread at a time */
     cast_back_args args;
 } problem;
 
@@ -34,11 +34,12 @@ static tgl_status run_on_cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_rows, num_cols);
-tgl_signature tgl_quant_cast_back_signature = TGL_SIGNATURE(
-    "quant_cast_back(x: format[num_rows, num_cols] rows,"
-    " x_sf: sf[num_rows / x_num_per_tokens, num_cols / x_num_per_channels],"
-    " format: {e4m3|e2m1|e5m6}, x_num_per_tokens: int = 1, x_num_per_channels: int = num_cols)"
-    " -> out: bf16|f32[num_rows, num_cols] where num_cols < 2^59", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_quant_cast_back_signature =
+    TGL_SIGNATURE("quant_cast_back(x: format[num_rows, num_cols] rows,"
+                  " x_sf: sf[num_rows / x_num_per_tokens, num_cols / x_num_per_channels],"
+                  " format: {e4m3|e2m1|e5m6}, x_num_per_tokens: int = 1, x_num_per_channels: int = num_cols)"
+                  " -> out: bf16|f32[num_rows, num_cols] where num_cols < 2^59",
+                  &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -92,11 +93,14 @@ static bool pays_2(const void *p, const tgl_target *target) { return rows_of(p, 
 static tgl_shape shape(problem *p, int rows)
 {
     const tgl_codes *x = &p->x;
-    p->args = (cast_back_args){
-        x->data, x->row_bytes, x->sf, p->out,
-        tgl_strip_of(p->num_rows, p->num_cols, x->block_rows, x->block_cols, p->unit, rows), p->has_vectors
-    };
-    return (tgl_shape){ { tgl_strip_blocks(p->num_rows, p->num_cols, p->unit, rows) }, .block = STRIP_THREADS,
+    p->args = (cast_back_args){ x->data,
+                                x->row_bytes,
+                                x->sf,
+                                p->out,
+                                tgl_strip_of(p->num_rows, p->num_cols, x->block_rows, x->block_cols, p->unit, rows),
+                                p->has_vectors };
+    return (tgl_shape){ { tgl_strip_blocks(p->num_rows, p->num_cols, p->unit, rows) },
+                        .block = STRIP_THREADS,
                         TGL_ARGS(p->args) };
 }
 static tgl_shape shape_4(void *p, const tgl_target *target) { return shape(p, STRIP_MAX_ROWS); }
@@ -104,27 +108,28 @@ static tgl_shape shape_2(void *p, const tgl_target *target) { return shape(p, 2)
 static tgl_shape shape_1(void *p, const tgl_target *target) { return shape(p, 1); }
 static tgl_shape shape_any(void *p, const tgl_target *target) { return shape(p, rows_of(p, target)); }
 
-static const tgl_op OP = {
-    run_on_cpu, plan,
-    {
-        [ROWS_4] = { fits, pays_4, shape_4 },
-        [ROWS_2] = { fits, pays_2, shape_2 },
-        [ROWS_1] = { fits, NULL, shape_1 },
-        [ANY] = { NULL, NULL, shape_any },
-    }
-};
+static const tgl_op OP = { run_on_cpu,
+                           plan,
+                           {
+                               [ROWS_4] = { fits, pays_4, shape_4 },
+                               [ROWS_2] = { fits, pays_2, shape_2 },
+                               [ROWS_1] = { fits, NULL, shape_1 },
+                               [ANY] = { NULL, NULL, shape_any },
+                           } };
 
-tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
-                               const tgl_quant_params *params, tgl_stream stream)
+tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor *out, const tgl_quant_params *params,
+                               tgl_stream stream)
 {
     const DLTensor *tensors[] = { x, x_sf, out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_cast_back_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
-    const tgl_blocks blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens,
-                                            params->x_num_per_channels);
-    problem p = { .num_rows = n.num_rows, .num_cols = n.num_cols,
-                  .x = tgl_codes_of(x, params->format, tgl_sf_of(x_sf), blocks), .out = tgl_data(out),
+    if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
+    const tgl_blocks blocks =
+        tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens, params->x_num_per_channels);
+    problem p = { .num_rows = n.num_rows,
+                  .num_cols = n.num_cols,
+                  .x = tgl_codes_of(x, params->format, tgl_sf_of(x_sf), blocks),
+                  .out = tgl_data(out),
                   .is_bf16 = tgl_dtype_is(out->dtype, TGL_BF16) };
     if (!tgl_on_cpu(x)) find_unit(&p);
     return tgl_run(&tgl_quant_cast_back_signature, &OP, tensors, &p, stream);

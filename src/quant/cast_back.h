@@ -12,11 +12,11 @@
 
 typedef struct {
     const uint8_t *x;
-    int64_t row_bytes;          /* row stride of x */
+    int64_t row_bytes; /* row stride of x */
     tgl_sf sf;
     uint8_t *out;
     tgl_strip strip;
-    int32_t is_vector;          /* units are vectors; always in cast_back.cu */
+    int32_t is_vector; /* units are vectors; always in cast_back.cu */
 } cast_back_args;
 
 #endif

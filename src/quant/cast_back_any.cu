@@ -7,7 +7,7 @@
  *   macros    cast_back.cuh's */
 #include "quant/cast_back.cuh"
 
-enum { RESIDENT = 4 };                          /* blocks per SM that registers allow */
+enum { RESIDENT = 4 }; /* blocks per SM that registers allow */
 
 /* Units of COUNT columns: all loads first. */
 template <int COUNT, bool IS_VECTOR> DEV void run(const cast_back_args &a, const tgl_sf &sf)
@@ -24,7 +24,7 @@ template <int COUNT, bool IS_VECTOR> DEV void run(const cast_back_args &a, const
         if (HAS_ONE) factor[j] = tgl_sf_get(&sf, strip_block_row(s, p, j), p.k);
     }
     float factors[COUNT];
-    i64 of = -1;                                /* the row of blocks that `factors` are of */
+    i64 of = -1; /* the row of blocks that `factors` are of */
 #pragma unroll
     for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;

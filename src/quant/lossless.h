@@ -29,7 +29,7 @@ TGL_INLINE int tgl_lossless_shift(int part, int sf) { return part ? part - sf : 
 /* code * 2^shift for any shift up to 6, rounded to nearest even below -5. */
 TGL_INLINE float tgl_lossless_value(uint32_t code, int shift)
 {
-    const int bounded = shift > -32 ? shift : -32;              /* rounds to zero */
+    const int bounded = shift > -32 ? shift : -32; /* rounds to zero */
     const uint32_t power = shift == TGL_LOSSLESS_ZEROS ? 0 : (uint32_t)(127 + bounded) << 23;
     return tgl_e2m1_to_f32((uint8_t)code) * tgl_f32_from_bits(power);
 }

@@ -31,8 +31,8 @@ enum {
     LANES = TILE_COLS / VALUES,
     STEP_ROWS = THREADS / LANES,
     VECTORS = BLOCK_ROWS / STEP_ROWS,
-    OWN = BLOCK_COLS == 1 ? VALUES : 1,         /* factors of a thread's values */
-    BLOCKS = TILE_COLS / BLOCK_COLS,            /* in a tile */
+    OWN = BLOCK_COLS == 1 ? VALUES : 1, /* factors of a thread's values */
+    BLOCKS = TILE_COLS / BLOCK_COLS,    /* in a tile */
     BLOCK_LANES = BLOCK_COLS == 1 ? 1 : BLOCK_COLS / VALUES
 };
 static_assert(LANES <= 32 && VECTORS * STEP_ROWS == BLOCK_ROWS, "threads cover the tile");
@@ -76,8 +76,7 @@ DEV u32 find_factors(const vector_of<X> (&x)[VECTORS], float (&inv)[OWN])
     column_amax(x, amax);
     if (tid % 32 < LANES)
 #pragma unroll
-        for (int i = 0; i < VALUES; i += 4)
-            store_words<16>(&amaxes[tid / 32 * TILE_COLS + at + i], amax + i);
+        for (int i = 0; i < VALUES; i += 4) store_words<16>(&amaxes[tid / 32 * TILE_COLS + at + i], amax + i);
     __syncthreads();
     if (tid < TILE_COLS) {
 #pragma unroll
@@ -147,8 +146,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(p
     vector_of<X> x[VECTORS];
     pdl_wait();
 #pragma unroll
-    for (int j = 0; j < VECTORS; j++)
-        load_vector(from + min(row + j * STEP_ROWS, num_rows - 1) * c.x_row_bytes, x[j]);
+    for (int j = 0; j < VECTORS; j++) load_vector(from + min(row + j * STEP_ROWS, num_rows - 1) * c.x_row_bytes, x[j]);
     float inv[OWN];
     const u32 amax = find_factors(x, inv);
     const u32 end = HAS_OUT && col < num_cols ? num_rows : 0;
@@ -162,7 +160,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, RESIDENT) per_block_cast(p
     /* last, when registers are free: an unrounded factor needs some */
     const u32 k = first_col / BLOCK_COLS + tid / BLOCK_LANES;
     if (tid < BLOCKS * BLOCK_LANES && tid % BLOCK_LANES == 0 && k < (u32)c.num_sf)
-        store_factor(c.sf, m, k, k == (u32)c.num_sf - 1,
-                     scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax)).sf);
+        store_factor(c.sf, m, k, k == (u32)c.num_sf - 1, scale_of<FORMAT, IS_ROUNDED>(__uint_as_float(amax)).sf);
     pdl_trigger();
 }

@@ -12,10 +12,9 @@
 #define BLOCK_CAST_THREADS(block_rows) ((block_rows) >= 128 ? 512 : 256)
 /* Threads per SM, as many as registers allow without spills. */
 #define BLOCK_CAST_RESIDENT(x, block_cols) ((x) == X_BF16 ? 1536 : (block_cols) > 1 ? 1024 : 512)
-#define BLOCK_CAST_HAS(block_rows, block_cols) \
+#define BLOCK_CAST_HAS(block_rows, block_cols)                                                  \
     (((block_rows) == 16 || (block_rows) == 32 || (block_rows) == 64 || (block_rows) == 128) && \
-     ((block_cols) == 1 || (block_cols) == 16 || (block_cols) == 32 || (block_cols) == 64 || \
-      (block_cols) == 128))
+     ((block_cols) == 1 || (block_cols) == 16 || (block_cols) == 32 || (block_cols) == 64 || (block_cols) == 128))
 
 /* In the order of use. */
 typedef struct {
@@ -25,7 +24,7 @@ typedef struct {
     uint8_t *out;
     tgl_sf sf;
     int64_t num_rows;
-    int64_t num_sf;             /* factors of a row of blocks */
+    int64_t num_sf; /* factors of a row of blocks */
 } tgl_block_cast;
 
 /* Threads need the first 48 bytes before they load: on sm_90 they are one line of the memory for
@@ -45,7 +44,7 @@ typedef struct {
 typedef struct {
     tgl_block_cast cast;
     tgl_strip strip;
-    int32_t is_vector;          /* units are vectors; always in per_block_cast_given.cu */
+    int32_t is_vector; /* units are vectors; always in per_block_cast_given.cu */
 } per_block_cast_given_args;
 
 #endif

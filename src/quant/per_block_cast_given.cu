@@ -12,12 +12,12 @@
 static_assert(X == X_BF16 || X == X_F32, "X is X_BF16 or X_F32");
 static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is e4m3 or e2m1");
 
-enum { VALUES = X_VALUES(X), RESIDENT = 5 };    /* blocks per SM that registers allow */
+enum { VALUES = X_VALUES(X), RESIDENT = 5 }; /* blocks per SM that registers allow */
 
 DEV void cast_vector(const vector_of<X> &x, float inv, u8 *to)
 {
 #if X == X_BF16 && FORMAT == TGL_FORMAT_E2M1 && SF_KIND == TGL_SF_PACKED && __CUDA_ARCH__ >= 900
-    *(u32 *)to = encode_e2m1x8_bf16(x.w, inv);          /* a power of two, 0 or infinite */
+    *(u32 *)to = encode_e2m1x8_bf16(x.w, inv); /* a power of two, 0 or infinite */
 #else
     float v[VALUES];
     widen(x, v);
@@ -47,8 +47,7 @@ template <int ROWS> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
             cast_vector(x[j], 1 / factor[j], out + short_row(s, p, j) * tgl_code_bytes(FORMAT, s.num_cols));
 }
 
-extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) per_block_cast_given(
-    per_block_cast_given_args a)
+extern "C" __global__ void __launch_bounds__(STRIP_THREADS, RESIDENT) per_block_cast_given(per_block_cast_given_args a)
 {
     tgl_block_cast &c = a.cast;
     c.sf.kind = SF_KIND;

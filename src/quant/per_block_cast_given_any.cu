@@ -23,8 +23,8 @@ template <int COUNT> DEV void load_values(const u8 *from, float (&v)[COUNT])
     } else {
 #pragma unroll
         for (int j = 0; j < COUNT; j++)
-            v[j] = X == X_BF16 ? low_bf16(load_stream_u16(from + 2 * j))
-                               : __uint_as_float(load_stream_u32(from + 4 * j));
+            v[j] =
+                X == X_BF16 ? low_bf16(load_stream_u16(from + 2 * j)) : __uint_as_float(load_stream_u32(from + 4 * j));
     }
 }
 
@@ -42,7 +42,7 @@ template <int COUNT> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
         if (HAS_ONE) factor[j] = tgl_sf_get(&c.sf, strip_block_row(s, p, j), p.k);
     }
     float factors[COUNT];
-    u32 of = 0;                                 /* the row of blocks that `factors` are of, low 32 bits */
+    u32 of = 0; /* the row of blocks that `factors` are of, low 32 bits */
 #pragma unroll
     for (int j = 0; j < STRIP_MAX_ROWS; j++) {
         if (!strip_has(s, p, j)) continue;
@@ -58,8 +58,7 @@ template <int COUNT> DEV void run(const tgl_block_cast &c, const tgl_strip &s)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(STRIP_THREADS) per_block_cast_given_any(
-    const per_block_cast_given_args a)
+extern "C" __global__ void __launch_bounds__(STRIP_THREADS) per_block_cast_given_any(const per_block_cast_given_args a)
 {
     tgl_block_cast c = a.cast;
     c.sf.kind = SF_KIND;

@@ -33,7 +33,7 @@ static bool cast_block(const problem *p, int64_t m, int64_t k)
     return is_inexact;
 }
 
-static void run_rows(const void *context, int64_t begin, int64_t end)       /* of blocks */
+static void run_rows(const void *context, int64_t begin, int64_t end) /* of blocks */
 {
     const problem *p = context;
     bool is_inexact = false;
@@ -76,8 +76,10 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     kernels[TILES] = (tgl_kernel){ has_tiles(p) ? "quant/per_block_cast_lossless" : NULL,
-                                   { { "BLOCK_ROWS", p->blocks.rows }, { "BLOCK_COLS", p->blocks.cols },
-                                     { "X_SF_KIND", p->x_sf.kind }, { "SF_KIND", p->sf.kind } } };
+                                   { { "BLOCK_ROWS", p->blocks.rows },
+                                     { "BLOCK_COLS", p->blocks.cols },
+                                     { "X_SF_KIND", p->x_sf.kind },
+                                     { "SF_KIND", p->sf.kind } } };
     kernels[ANY] = (tgl_kernel){ .name = "quant/per_block_cast_lossless_any" };
     return NUM_KERNELS;
 }
@@ -85,23 +87,24 @@ static int plan(const void *context, tgl_kernel *kernels)
 static tgl_lossless_cast cast_of(const problem *p)
 {
     const tgl_blocks *xb = &p->x_blocks;
-    return (tgl_lossless_cast){
-        .x = p->x, .x_row_bytes = p->x_stride, .out = p->out, .x_sf = p->x_sf, .sf = p->sf,
-        .num_rows = p->num_rows, .num_cols = p->num_cols, .num_sf = p->blocks.num_cols,
-        .x_block_rows = xb->rows, .x_block_cols = xb->cols, .by_x_block_rows = tgl_divisor_of(xb->rows),
-        .by_x_block_cols = tgl_divisor_of(xb->cols), .inexact = p->has_inexact ? p->inexact : NULL
-    };
+    return (tgl_lossless_cast){ .x = p->x,
+                                .x_row_bytes = p->x_stride,
+                                .out = p->out,
+                                .x_sf = p->x_sf,
+                                .sf = p->sf,
+                                .num_rows = p->num_rows,
+                                .num_cols = p->num_cols,
+                                .num_sf = p->blocks.num_cols,
+                                .x_block_rows = xb->rows,
+                                .x_block_cols = xb->cols,
+                                .by_x_block_rows = tgl_divisor_of(xb->rows),
+                                .by_x_block_cols = tgl_divisor_of(xb->cols),
+                                .inexact = p->has_inexact ? p->inexact : NULL };
 }
 
-static int64_t tiles_down(const problem *p)
-{
-    return tgl_ceil_div(p->num_rows, LOSSLESS_TILE_ROWS(p->blocks.rows));
-}
+static int64_t tiles_down(const problem *p) { return tgl_ceil_div(p->num_rows, LOSSLESS_TILE_ROWS(p->blocks.rows)); }
 
-static int64_t tiles_across(const problem *p)
-{
-    return tgl_ceil_div(p->num_cols, LOSSLESS_TILE_COLS(p->blocks.rows));
-}
+static int64_t tiles_across(const problem *p) { return tgl_ceil_div(p->num_cols, LOSSLESS_TILE_COLS(p->blocks.rows)); }
 
 static bool fits_tiles(const void *context, const tgl_target *target)
 {
@@ -123,33 +126,39 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
 {
     problem *p = context;
     const tgl_blocks *b = &p->blocks;
-    p->args.any = (lossless_any_args){ cast_of(p),
-                                       tgl_groups_of(p->num_rows, b->rows, b->cols, b->num_rows, b->num_cols, 1) };
+    p->args.any =
+        (lossless_any_args){ cast_of(p), tgl_groups_of(p->num_rows, b->rows, b->cols, b->num_rows, b->num_cols, 1) };
     return (tgl_shape){ { tgl_strided_grid(tgl_groups_grid(&p->args.any.groups), INT32_MAX) },
-                        .block = 32 * GROUP_WARPS, TGL_ARGS(p->args.any) };
+                        .block = 32 * GROUP_WARPS,
+                        TGL_ARGS(p->args.any) };
 }
 
-static const tgl_op OP = {
-    run_on_cpu, plan, { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { NULL, NULL, shape_any } }
-};
+static const tgl_op OP = { run_on_cpu,
+                           plan,
+                           { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { NULL, NULL, shape_any } } };
 
-tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out,
-                                             DLTensor *out_sf, DLTensor *inexact,
-                                             const tgl_quant_params *params, tgl_stream stream)
+tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out, DLTensor *out_sf,
+                                             DLTensor *inexact, const tgl_quant_params *params, tgl_stream stream)
 {
     const DLTensor *tensors[] = { x, x_sf, out, out_sf, inexact };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_block_cast_lossless_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK;    /* inexact stays as it is */
-    const tgl_blocks x_blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens,
-                                              params->x_num_per_channels);
+    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK; /* inexact stays as it is */
+    const tgl_blocks x_blocks =
+        tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens, params->x_num_per_channels);
     const tgl_blocks b = tgl_blocks_of(n.num_rows, n.num_cols, params->num_per_tokens, params->num_per_channels);
-    problem p = {
-        .num_rows = n.num_rows, .num_cols = n.num_cols, .x = tgl_data(x),
-        .x_stride = n.num_rows > 1 ? tgl_stride(x, 0) : 0, .x_sf = tgl_sf_of(x_sf), .sf = tgl_sf_of(out_sf),
-        .x_blocks = x_blocks, .blocks = b, .x_rows = b.rows / x_blocks.rows,
-        .x_cols = b.num_cols > 1 ? b.cols / x_blocks.cols : x_blocks.num_cols, .out = tgl_data(out),
-        .has_inexact = inexact, .inexact = inexact ? tgl_data(inexact) : NULL
-    };
+    problem p = { .num_rows = n.num_rows,
+                  .num_cols = n.num_cols,
+                  .x = tgl_data(x),
+                  .x_stride = n.num_rows > 1 ? tgl_stride(x, 0) : 0,
+                  .x_sf = tgl_sf_of(x_sf),
+                  .sf = tgl_sf_of(out_sf),
+                  .x_blocks = x_blocks,
+                  .blocks = b,
+                  .x_rows = b.rows / x_blocks.rows,
+                  .x_cols = b.num_cols > 1 ? b.cols / x_blocks.cols : x_blocks.num_cols,
+                  .out = tgl_data(out),
+                  .has_inexact = inexact,
+                  .inexact = inexact ? tgl_data(inexact) : NULL };
     return tgl_run(&tgl_quant_per_block_cast_lossless_signature, &OP, tensors, &p, stream);
 }

@@ -27,8 +27,8 @@ enum {
     STEP_ROWS = THREADS / LANES,
     VECTORS = TILE_ROWS / STEP_ROWS,
     BLOCK_LANES = BLOCK_COLS / VALUES,
-    BLOCKS = TILE_COLS / BLOCK_COLS,            /* across a tile */
-    OWN = BLOCK_ROWS == 1 ? VECTORS : 1         /* factors of a thread's vectors */
+    BLOCKS = TILE_COLS / BLOCK_COLS,    /* across a tile */
+    OWN = BLOCK_ROWS == 1 ? VECTORS : 1 /* factors of a thread's vectors */
 };
 static_assert(LANES <= 32 && VECTORS * STEP_ROWS == TILE_ROWS, "threads cover the tile");
 static_assert(BLOCK_ROWS > 1 || LANES == 32, "a row of the tile is a warp");
@@ -39,8 +39,7 @@ DEV void find_factors(const u32 (&exponents)[VECTORS], int (&factors)[OWN])
     const u32 tid = threadIdx.x;
     u32 largest[OWN];
 #pragma unroll
-    for (int j = 0; j < VECTORS; j++)
-        largest[j % OWN] = j < OWN ? exponents[j] : max(largest[j % OWN], exponents[j]);
+    for (int j = 0; j < VECTORS; j++) largest[j % OWN] = j < OWN ? exponents[j] : max(largest[j % OWN], exponents[j]);
 #pragma unroll
     for (int j = 0; j < OWN; j++) largest[j] = max_of_lanes<BLOCK_LANES>(largest[j]);
     if constexpr (BLOCK_ROWS > 1) {
@@ -67,7 +66,7 @@ DEV table table_of(int shift)
 {
     table t = { 0x3C383000u + (u32)shift * 0x08080800u, 0x4C484440u + (u32)shift * 0x08080808u, 0 };
     if (shift >= TGL_LOSSLESS_MIN_SHIFT) return t;
-    t.low = t.high = 0;                         /* some are subnormal or rounded */
+    t.low = t.high = 0; /* some are subnormal or rounded */
 #pragma unroll 1
     for (u32 c = 0; c < 4; c++) {
         t.low |= (u32)tgl_lossless(c, shift) << (8 * c);
@@ -88,8 +87,7 @@ DEV bool has_changed(uint2 codes, const table &t)
 {
     bool has = false;
 #pragma unroll 1
-    for (int i = 0; i < 32; i += 4)
-        has |= (t.changed >> (codes.x >> i & 7) | t.changed >> (codes.y >> i & 7)) & 1;
+    for (int i = 0; i < 32; i += 4) has |= (t.changed >> (codes.x >> i & 7) | t.changed >> (codes.y >> i & 7)) & 1;
     return has;
 }
 
@@ -124,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(lo
     int factors[OWN];
     find_factors(exponents, factors);
 
-    const bool is_first = tid % BLOCK_LANES == 0 && (BLOCK_ROWS == 1 || tid < LANES);   /* of a block */
+    const bool is_first = tid % BLOCK_LANES == 0 && (BLOCK_ROWS == 1 || tid < LANES); /* of a block */
     u8 *to = c.out + first_row * c.num_cols + first_col + col;
     bool is_inexact = false;
 #pragma unroll
@@ -132,15 +130,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) per_block_cast_lossless(lo
         const int r = row + j * STEP_ROWS, factor = factors[j % OWN];
         const bool is_there = r < rows && col < cols;
         const table t = table_of(tgl_lossless_shift((int)exponents[j], factor));
-        const uint4 translated =
-            make_uint4(translate(codes[j].x, t), translate(codes[j].x >> 16, t), translate(codes[j].y, t),
-                       translate(codes[j].y >> 16, t));
+        const uint4 translated = make_uint4(translate(codes[j].x, t), translate(codes[j].x >> 16, t),
+                                            translate(codes[j].y, t), translate(codes[j].y >> 16, t));
         if (is_there) *(uint4 *)(to + r * c.num_cols) = translated;
         if (t.changed) is_inexact |= has_changed(codes[j], t);
         if (j < OWN && is_first && is_there) {
             const i64 of = (first_col + col) / BLOCK_COLS;
-            store_factor(c.sf, (first_row + r) / BLOCK_ROWS, of, of == c.num_sf - 1,
-                         tgl_ue8m0_to_f32((u8)factor));
+            store_factor(c.sf, (first_row + r) / BLOCK_ROWS, of, of == c.num_sf - 1, tgl_ue8m0_to_f32((u8)factor));
         }
     }
     if (is_inexact && c.inexact) store_relaxed_u32(c.inexact, 1);

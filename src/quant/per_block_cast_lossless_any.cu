@@ -10,8 +10,7 @@
 #include "quant/per_block_cast.cuh"
 #include "quant/per_block_cast_lossless.h"
 
-extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_lossless_any(
-    const lossless_any_args a)
+extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_lossless_any(const lossless_any_args a)
 {
     const tgl_lossless_cast &c = a.cast;
     const tgl_groups &g = a.groups;
@@ -40,8 +39,7 @@ extern "C" __global__ void __launch_bounds__(32 * GROUP_WARPS) per_block_cast_lo
             const i64 at_row = row + w.row, at_col = col + w.col;
             const i64 at_m = x_m + divide(w.row, c.x_block_rows, c.by_x_block_rows);
             const i64 at_k = x_k + divide(w.col, c.x_block_cols, c.by_x_block_cols);
-            const int shift =
-                tgl_lossless_shift((int)tgl_sf_code_of(tgl_sf_get(&c.x_sf, at_m, at_k)), factor);
+            const int shift = tgl_lossless_shift((int)tgl_sf_code_of(tgl_sf_get(&c.x_sf, at_m, at_k)), factor);
             const u32 pair = c.x[at_row * c.x_row_bytes + at_col / 2];
             const u32 code = at_col % 2 ? pair >> 4 : pair & 15;
             c.out[at_row * c.num_cols + at_col] = tgl_lossless(code, shift);

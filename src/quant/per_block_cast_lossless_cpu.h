@@ -12,14 +12,17 @@
 typedef struct {
     int64_t num_rows, num_cols;
     const uint8_t *x;
-    int64_t x_stride;               /* row stride in bytes */
+    int64_t x_stride; /* row stride in bytes */
     tgl_sf x_sf, sf;
-    tgl_blocks x_blocks, blocks;    /* a block of out is x_rows by x_cols whole blocks of x */
+    tgl_blocks x_blocks, blocks; /* a block of out is x_rows by x_cols whole blocks of x */
     int64_t x_rows, x_cols;
     uint8_t *out;
     bool has_inexact;
     int32_t *inexact;
-    union { lossless_args tiles; lossless_any_args any; } args;
+    union {
+        lossless_args tiles;
+        lossless_any_args any;
+    } args;
 } lossless_problem;
 
 /* Rows begin .. end - 1 of blocks. */

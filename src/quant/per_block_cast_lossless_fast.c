@@ -6,8 +6,7 @@
 #include "quant/per_block_cast_lossless_cpu.h"
 
 /* Columns j .. end - 1 of a row. Returns whether a value changed. */
-static __attribute__((noinline)) bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift,
-                                                  uint8_t *out)
+static __attribute__((noinline)) bool run_inexact(const uint8_t *row, int64_t j, int64_t end, int shift, uint8_t *out)
 {
     bool is_inexact = false;
     for (; j < end; j++) {
@@ -45,7 +44,7 @@ TGL_ALWAYS_INLINE bool run_block(const lossless_problem *p, int64_t m, int64_t k
     return is_inexact;
 }
 
-void TGL_FAST(tgl_lossless_rows)(const void *context, int64_t begin, int64_t end)       /* of blocks */
+void TGL_FAST(tgl_lossless_rows)(const void *context, int64_t begin, int64_t end) /* of blocks */
 {
     const lossless_problem *p = context;
     bool is_inexact = false;

@@ -9,7 +9,10 @@ typedef tgl_channel_problem problem;
 
 /* ---- CPU ---- */
 
-typedef struct { const problem *p; tgl_reader x; } gather;
+typedef struct {
+    const problem *p;
+    tgl_reader x;
+} gather;
 
 /* The row of x; -1: zeros, which become +0. */
 static int64_t token_of(const problem *p, int64_t row)
@@ -37,24 +40,30 @@ static tgl_status run_on_cpu(const void *context)
 {
     const problem *p = context;
     const gather g = { p, p->has_codes ? tgl_read_codes(&p->codes) : tgl_read_values(&p->values) };
-    const tgl_cast cast = {
-        .from = { gathered, read_gathered, &g, !p->has_codes && p->values.is_bf16, p->has_codes,
-                  p->has_codes || p->has_map ? 0 : p->values.row_bytes },
-        .num_rows = p->num_rows, .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule,
-        .block_rows = p->blocks.rows, .block_cols = 1, .sf = p->sf, .num_sf = p->num_cols,
-        .out = p->out, .out_stride = p->num_cols
-    };
+    const tgl_cast cast = { .from = { gathered, read_gathered, &g, !p->has_codes && p->values.is_bf16, p->has_codes,
+                                      p->has_codes || p->has_map ? 0 : p->values.row_bytes },
+                            .num_rows = p->num_rows,
+                            .num_cols = p->num_cols,
+                            .format = TGL_FORMAT_E4M3,
+                            .rule = p->rule,
+                            .block_rows = p->blocks.rows,
+                            .block_cols = 1,
+                            .sf = p->sf,
+                            .num_sf = p->num_cols,
+                            .out = p->out,
+                            .out_stride = p->num_cols };
     return tgl_run_cast(&cast);
 }
 
 TGL_SIZES(sizes, num_tokens, num_cols, num_rows);
-tgl_signature tgl_quant_per_channel_cast_signature = TGL_SIGNATURE(
-    "quant_per_channel_cast(x: (e4m3 if x_sf else bf16|f32)[num_tokens, num_cols] rows,"
-    " x_sf: sf[num_tokens, num_cols / x_num_per_channels]?, pos_to_token: i32[num_rows]?,"
-    " num_per_tokens: int = 1, x_num_per_channels: int = num_cols with x_sf, round_sf: bool)"
-    " -> out: e4m3[num_rows if pos_to_token else num_tokens, num_cols],"
-    " out_sf: f32[(num_rows if pos_to_token else num_tokens) / num_per_tokens, num_cols]"
-    " where num_cols < 2^59", &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_quant_per_channel_cast_signature =
+    TGL_SIGNATURE("quant_per_channel_cast(x: (e4m3 if x_sf else bf16|f32)[num_tokens, num_cols] rows,"
+                  " x_sf: sf[num_tokens, num_cols / x_num_per_channels]?, pos_to_token: i32[num_rows]?,"
+                  " num_per_tokens: int = 1, x_num_per_channels: int = num_cols with x_sf, round_sf: bool)"
+                  " -> out: e4m3[num_rows if pos_to_token else num_tokens, num_cols],"
+                  " out_sf: f32[(num_rows if pos_to_token else num_tokens) / num_per_tokens, num_cols]"
+                  " where num_cols < 2^59",
+                  &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -70,8 +79,8 @@ static bool may_stage(const problem *p)
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    const bool is_wide = p->has_codes && p->codes.block_cols < p->num_cols &&
-                         p->codes.block_cols % CHANNEL_VALUES(X_E4M3) != 0;
+    const bool is_wide =
+        p->has_codes && p->codes.block_cols < p->num_cols && p->codes.block_cols % CHANNEL_VALUES(X_E4M3) != 0;
     const tgl_kernel kernel = { "quant/per_channel_cast",
                                 { { "X", tgl_channel_x(p) },
                                   { "X_SF_KIND", p->has_codes ? p->codes.sf.kind : 0 },
@@ -89,16 +98,20 @@ tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, c
     const DLTensor *tensors[] = { x, x_sf, pos_to_token, out, out_sf };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_channel_cast_signature, tensors, params, &n.num_tokens));
-    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
+    if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
     const int64_t num_rows = pos_to_token ? n.num_rows : n.num_tokens;
-    problem p = {
-        .cpu = run_on_cpu, .plan = plan,
-        .num_tokens = n.num_tokens, .num_rows = num_rows, .num_cols = n.num_cols, .has_codes = x_sf,
-        .has_map = pos_to_token, .pos_to_token = pos_to_token ? tgl_data(pos_to_token) : NULL,
-        .blocks = tgl_blocks_of(num_rows, n.num_cols, params->num_per_tokens, 1),
-        .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf),
-        .sf = { tgl_data(out_sf), n.num_cols, TGL_SF_ROWS }, .out = tgl_data(out)
-    };
+    problem p = { .cpu = run_on_cpu,
+                  .plan = plan,
+                  .num_tokens = n.num_tokens,
+                  .num_rows = num_rows,
+                  .num_cols = n.num_cols,
+                  .has_codes = x_sf,
+                  .has_map = pos_to_token,
+                  .pos_to_token = pos_to_token ? tgl_data(pos_to_token) : NULL,
+                  .blocks = tgl_blocks_of(num_rows, n.num_cols, params->num_per_tokens, 1),
+                  .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf),
+                  .sf = { tgl_data(out_sf), n.num_cols, TGL_SF_ROWS },
+                  .out = tgl_data(out) };
     if (x_sf)
         p.codes = tgl_codes_of(x, TGL_FORMAT_E4M3, tgl_sf_of(x_sf),
                                tgl_blocks_of(n.num_tokens, n.num_cols, 1, params->x_num_per_channels));

@@ -13,10 +13,10 @@
 
 /* The rows of x for a patch. */
 typedef struct {
-    i64 row;                                            /* the first, without a map */
+    i64 row; /* the first, without a map */
     int count;
-    u32 tokens;                                         /* with a map: the number of tokens, */
-    u32 token[ROWS];                                    /* and those of the rows; >= tokens: none */
+    u32 tokens;      /* with a map: the number of tokens, */
+    u32 token[ROWS]; /* and those of the rows; >= tokens: none */
 } row_list;
 
 DEV row_list find_rows(const tgl_channel_cast &c, const place &at, i64 row)
@@ -72,16 +72,13 @@ DEV float x_factor(const tgl_channel_cast &c, const place &at, const row_list &x
 /* The factors of codes, one per vector. */
 DEV void load_factors(const tgl_channel_cast &c, const place &at, const row_list &x, patch &p)
 {
-    const i64 k = at.is_whole ? (u32)at.col >> c.x_sf_shift
-                              : divide(at.col, c.x_block_cols, c.by_x_block_cols);
+    const i64 k = at.is_whole ? (u32)at.col >> c.x_sf_shift : divide(at.col, c.x_block_cols, c.by_x_block_cols);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++)
-        p.x_sf[r] = x_factor(c, at, x, r, k, exists(x, r) && (at.is_whole || at.count));
+    for (int r = 0; r < ROWS; r++) p.x_sf[r] = x_factor(c, at, x, r, k, exists(x, r) && (at.is_whole || at.count));
 }
 
 /* The values of codes with several factors per vector. */
-DEV void hold_values(const tgl_channel_cast &c, const place &at, const row_list &x,
-                     const vector (&v)[ROWS], patch &p)
+DEV void hold_values(const tgl_channel_cast &c, const place &at, const row_list &x, const vector (&v)[ROWS], patch &p)
 {
     i64 k = divide(at.col, c.x_block_cols, c.by_x_block_cols), end = (k + 1) * c.x_block_cols;
 #pragma unroll

@@ -33,7 +33,7 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-per_channel_cast_and_transpose(const tgl_channel_cast c)
+    per_channel_cast_and_transpose(const tgl_channel_cast c)
 {
     SHARED(strip_memory, memory);
     cast_block(c, memory);

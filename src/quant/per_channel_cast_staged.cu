@@ -18,18 +18,17 @@
 #define IS_STAGED 1
 #include "quant/common/channel.cuh"
 
-static_assert(X == X_E4M3 && LANES == CHANNEL_LANES(X) && ROWS == CHANNEL_ROWS(X) && BLOCK_ROWS,
-              "what is staged");
+static_assert(X == X_E4M3 && LANES == CHANNEL_LANES(X) && ROWS == CHANNEL_ROWS(X) && BLOCK_ROWS, "what is staged");
 
 enum {
     WARP_ROWS = 32 / LANES * ROWS,
-    PIECES = COLS / 16,                                 /* of a row: one copy each */
-    COPIES = WARP_ROWS * PIECES / 32,                   /* of a lane */
+    PIECES = COLS / 16,               /* of a row: one copy each */
+    COPIES = WARP_ROWS * PIECES / 32, /* of a lane */
     STAGE_BYTES = TILE_ROWS * COLS,
-    HELD = FACTORS == 1 ? 8 : 6                         /* rows whose values stay in registers; more would spill */
+    HELD = FACTORS == 1 ? 8 : 6 /* rows whose values stay in registers; more would spill */
 };
 
-typedef struct { u32 row, col; } corner;                /* the first row and column of a tile */
+typedef struct { u32 row, col; } corner; /* the first row and column of a tile */
 
 DEV corner find_tile(const tgl_channel_tiles &t, u32 n)
 {
@@ -128,7 +127,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CHANNEL_STAGED_BLOCKS)
     SHARED(u8[2 * STAGE_BYTES], stages);
     place at;
     find_thread(at, threadIdx.x);
-    at.is_whole = true;                                 /* in 32 bits, and aligned */
+    at.is_whole = true; /* in 32 bits, and aligned */
     const u32 lane = at.thread % 32, warp_row = at.thread / 32 * WARP_ROWS;
     const u32 my_row = warp_row + lane % WARP_ROWS;
     const u32 rows = shared_address(stages) + warp_row * COLS;
@@ -155,11 +154,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, CHANNEL_STAGED_BLOCKS)
             next = find_tile(t, min(n + gridDim.x, t.last));
             token = load_token(c, next.row + my_row);
         }
-        copy_async_commit();                            /* even if empty: the wait is for the one before */
+        copy_async_commit(); /* even if empty: the wait is for the one before */
         copy_async_wait<1>();
-        __syncwarp();                                   /* all lanes of this warp have copied */
+        __syncwarp(); /* all lanes of this warp have copied */
         cast_staged(c, memory, at, patch + stage, my_factor);
-        __syncwarp();                                   /* its codes are read before they are overwritten */
+        __syncwarp(); /* its codes are read before they are overwritten */
         stage ^= STAGE_BYTES;
     } while (n <= t.last);
     pdl_trigger();

@@ -16,12 +16,12 @@ static_assert(BLOCK_COLS >= 16 && BLOCK_COLS <= 256 && (BLOCK_COLS & (BLOCK_COLS
 enum {
     GROUP_STEPS = BLOCK_COLS > STEP_COLS ? BLOCK_COLS / STEP_COLS : 1,
     GROUP_LANES = BLOCK_COLS / GROUP_STEPS / (VALUES * JOINED),
-    GROUPS = 32 / GROUP_LANES,                  /* across a step */
-    ROUNDS = STEPS / GROUP_STEPS,               /* factors of a lane */
+    GROUPS = 32 / GROUP_LANES,    /* across a step */
+    ROUNDS = STEPS / GROUP_STEPS, /* factors of a lane */
     /* Factors of a warp, or words of them. If a row's are not contiguous, those of a thread block go through
      * shared memory, so that whole sectors are stored. (Not with IS_FEW: it would take longer.) */
     ELEMENTS = WARP_COLS / BLOCK_COLS / (SF_KIND == TGL_SF_PACKED ? 4 : 1),
-    COLUMN_STEP = 4 * TOKEN_WARPS,              /* bytes there */
+    COLUMN_STEP = 4 * TOKEN_WARPS, /* bytes there */
     HAS_COLUMNS = SF_KIND != TGL_SF_ROWS && !IS_GIVEN && !IS_FEW
 };
 static_assert(WARP_COLS % (4 * BLOCK_COLS) == 0, "a warp has whole words");
@@ -49,8 +49,8 @@ DEV void find_amax(const warp_tile &t, u32 (&amax)[ROUNDS])
 /* In each round GROUP_LANES adjacent lanes have the same factor. Lane l of them stores that of round l, so
  * that a single instruction stores all rounds: in place, or consecutively in `column`. Codes are bytes of
  * words, 0 past the last. */
-DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, u32 num_sf, const float (&sf)[ROUNDS],
-                       u32 column, u32 lane)
+DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, u32 num_sf, const float (&sf)[ROUNDS], u32 column,
+                       u32 lane)
 {
     const u32 mine = lane % GROUP_LANES;
 #pragma unroll
@@ -73,15 +73,13 @@ DEV void store_factors(const tgl_token_cast &c, u32 row, u32 first, u32 num_sf, 
 }
 
 /* Adjacent threads store the factors of consecutive rows. */
-DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile,
-                       const u32 (&columns)[ELEMENTS][TOKEN_WARPS])
+DEV void store_columns(const tgl_token_cast &c, u32 first_row, u32 tile, const u32 (&columns)[ELEMENTS][TOKEN_WARPS])
 {
     const u32 each = SF_KIND == TGL_SF_PACKED ? 4 : 1, num_elements = ((u32)c.num_sf + each - 1) / each;
 #pragma unroll
     for (u32 t = threadIdx.x; t < ELEMENTS * TOKEN_WARPS; t += 32 * TOKEN_WARPS) {
         const u32 e = t / TOKEN_WARPS, r = t % TOKEN_WARPS, i = tile * ELEMENTS + e, row = first_row + r;
-        if (i < num_elements && row < (u32)c.num_rows)
-            store_element(factors_of(c), row, (i64)i * each, columns[e][r]);
+        if (i < num_elements && row < (u32)c.num_rows) store_element(factors_of(c), row, (i64)i * each, columns[e][r]);
     }
 }
 
@@ -124,8 +122,10 @@ DEV void cast_tile(const tgl_token_cast &c, u32 own_row, u32 tile, u32 staged, u
 
 /* 48 registers, or 64: by default the compiler takes a few more, or 32 and spills. */
 enum {
-    MIN_BLOCKS = (VECTORS > 4 ? 1
-                  : BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4 : __CUDA_ARCH__ >= 900 ? 5 : 1)
+    MIN_BLOCKS = (VECTORS > 4                                     ? 1
+                  : BLOCK_COLS <= 32 && FORMAT == TGL_FORMAT_E4M3 ? 4
+                  : __CUDA_ARCH__ >= 900                          ? 5
+                                                                  : 1)
 };
 
 #if IS_FEW
@@ -153,8 +153,8 @@ DEV void run(const tgl_few_cast &f)
     const u32 thread = blockIdx.y * blockDim.x + threadIdx.x;
     pdl_wait();
     pdl_trigger();
-    cast_tile(token_cast_of(f), blockIdx.x, thread / 32,
-              shared_address(staged) + threadIdx.x / 32 * STAGED_BYTES, 0, thread % 32);
+    cast_tile(token_cast_of(f), blockIdx.x, thread / 32, shared_address(staged) + threadIdx.x / 32 * STAGED_BYTES, 0,
+              thread % 32);
 }
 #else
 typedef tgl_token_cast arguments;
@@ -167,8 +167,7 @@ DEV void run(const tgl_token_cast &c)
     const u32 row = row_tile * TOKEN_WARPS + warp;
     pdl_wait();
     pdl_trigger();
-    cast_tile(c, row, tile, shared_address(staged) + warp * STAGED_BYTES, shared_address(&columns[0][warp]),
-              lane);
+    cast_tile(c, row, tile, shared_address(staged) + warp * STAGED_BYTES, shared_address(&columns[0][warp]), lane);
     if (HAS_COLUMNS) {
         __syncthreads();
         store_columns(c, row_tile * TOKEN_WARPS, tile, columns);
@@ -176,7 +175,4 @@ DEV void run(const tgl_token_cast &c)
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_token_cast(const arguments a)
-{
-    run(a);
-}
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_WARPS, MIN_BLOCKS) per_token_cast(const arguments a) { run(a); }

@@ -26,20 +26,20 @@ static_assert(!IS_JOINED || (X_IS_CODES(X) && FORMAT == TGL_FORMAT_E2M1 && !IS_F
 enum {
     VALUES = X_VALUES(X),
     VECTORS = TOKEN_VECTORS(X, BLOCK_COLS) / (IS_FEW ? 2 : 1),
-    JOINED = IS_JOINED ? 2 : 1,                 /* adjacent vectors of a lane */
-    STEP_COLS = 32 * VALUES * JOINED,           /* columns from a lane's vectors to its next */
+    JOINED = IS_JOINED ? 2 : 1,       /* adjacent vectors of a lane */
+    STEP_COLS = 32 * VALUES * JOINED, /* columns from a lane's vectors to its next */
     STEPS = VECTORS / JOINED,
     WARP_COLS = STEP_COLS * STEPS,
-    CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VALUES : VALUES / 2,       /* of a vector, but for e5m6 */
+    CODE_BYTES = FORMAT == TGL_FORMAT_E4M3 ? VALUES : VALUES / 2, /* of a vector, but for e5m6 */
     CODE_WORDS = (CODE_BYTES + 3) / 4,
-    STAGED_BYTES = TOKEN_STAGED_BYTES(X, FORMAT, IS_FEW, WARP_COLS)     /* a warp's */
+    STAGED_BYTES = TOKEN_STAGED_BYTES(X, FORMAT, IS_FEW, WARP_COLS) /* a warp's */
 };
 
 DEV tgl_sf factors_of(const tgl_token_cast &c) { return factors_of_kind<SF_KIND>(c.sf); }
 
 typedef struct {
     vector_of<X> x[STEPS][JOINED];
-    float x_sf[STEPS];                          /* of codes */
+    float x_sf[STEPS]; /* of codes */
 } warp_tile;
 
 #if IS_JOINED
@@ -95,11 +95,11 @@ DEV void encode_f32(const vector_of<X> &x, float x_sf, float inv, u32 (&codes)[C
 
 /* If factors are powers of two, bf16 becomes e2m1 in 16 bits, and codes are scaled by the sum of the
  * exponents: e4m3 in f16, e2m1 by a table. */
-#define IS_E2M1_BF16                                                                           \
-    (FORMAT == TGL_FORMAT_E2M1 && X == X_BF16 &&                                               \
-     (IS_ROUNDED || (IS_GIVEN && SF_KIND == TGL_SF_PACKED)) && __CUDA_ARCH__ >= 900)
-#define IS_SCALED                                                                              \
-    (IS_ROUNDED && X_IS_CODES(X) && X_SF_KIND == TGL_SF_PACKED && HAS_OUT &&                   \
+#define IS_E2M1_BF16                                                                                       \
+    (FORMAT == TGL_FORMAT_E2M1 && X == X_BF16 && (IS_ROUNDED || (IS_GIVEN && SF_KIND == TGL_SF_PACKED)) && \
+     __CUDA_ARCH__ >= 900)
+#define IS_SCALED                                                            \
+    (IS_ROUNDED && X_IS_CODES(X) && X_SF_KIND == TGL_SF_PACKED && HAS_OUT && \
      !(X == X_E4M3 && FORMAT == TGL_FORMAT_E4M3) && __CUDA_ARCH__ >= 900)
 #if IS_SCALED
 DEV i32 exponent_of(float x_sf, float inv)
@@ -123,7 +123,7 @@ DEV u32 largest_f16x2(const vector_of<X> (&x)[JOINED])
 }
 DEV bool has_nan(const vector_of<X> (&x)[JOINED])
 {
-    return (largest_f16x2(x) + 0x20002000) & 0x80008000;        /* 448 is 0x5F00, NaN 0x7FFF */
+    return (largest_f16x2(x) + 0x20002000) & 0x80008000; /* 448 is 0x5F00, NaN 0x7FFF */
 }
 DEV u32 step_amax(const vector_of<X> (&x)[JOINED])
 {
@@ -147,8 +147,7 @@ DEV bool can_scale(const vector_of<X> (&x)[JOINED], float x_sf, float inv)
 
 /* Scaled values of e2m1 are at most 6, so the exponent is above 11 only if all codes are zeros; the lowest
  * exponent here makes all codes zeros. */
-DEV void encode_scaled(const vector_of<X> (&x)[JOINED], float x_sf, float inv,
-                       u32 (&codes)[JOINED][CODE_WORDS])
+DEV void encode_scaled(const vector_of<X> (&x)[JOINED], float x_sf, float inv, u32 (&codes)[JOINED][CODE_WORDS])
 {
     const i32 exponent = exponent_of(x_sf, inv);
 #if X == X_E4M3
@@ -183,8 +182,7 @@ DEV u32 tile_amax(const warp_tile &t, int j)
     return X_IS_CODES(X) ? scaled_amax(step_amax(t.x[j]), t.x_sf[j]) : step_amax(t.x[j]);
 }
 
-template <bool IS_SCALED_> DEV void encode_step(const warp_tile &t, int j, float inv,
-                                                u32 (&codes)[JOINED][CODE_WORDS])
+template <bool IS_SCALED_> DEV void encode_step(const warp_tile &t, int j, float inv, u32 (&codes)[JOINED][CODE_WORDS])
 {
 #if IS_SCALED
     if (IS_SCALED_) {
@@ -227,8 +225,7 @@ DEV bool has_numbers(const warp_tile &t, float inv)
     if (X == X_F32) {
         float sum = 0;
 #pragma unroll
-        for (int i = 0; i < STEPS * VALUES; i++)
-            sum = fmaf(__uint_as_float(t.x[i / VALUES][0].w[i % VALUES]), 0, sum);
+        for (int i = 0; i < STEPS * VALUES; i++) sum = fmaf(__uint_as_float(t.x[i / VALUES][0].w[i % VALUES]), 0, sum);
         return sum == 0;
     }
     u32 sum = 0;
@@ -257,8 +254,8 @@ template <bool IS_NUMBERS, int COUNT> DEV void store_direct(const warp_tile &t, 
 
 /* Otherwise codes, 12 or 6 bytes of a lane, go through shared memory, so that lanes store 16 contiguous
  * bytes. */
-template <bool IS_NUMBERS, int COUNT> DEV void stage_tile(const warp_tile &t, const float (&inv)[COUNT],
-                                                          u32 staged, u32 lane)
+template <bool IS_NUMBERS, int COUNT> DEV void stage_tile(const warp_tile &t, const float (&inv)[COUNT], u32 staged,
+                                                          u32 lane)
 {
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
@@ -280,8 +277,8 @@ template <bool IS_NUMBERS, int COUNT> DEV void stage_tile(const warp_tile &t, co
     }
 }
 
-template <bool IS_NUMBERS, int COUNT> DEV void put_tile(const warp_tile &t, const float (&inv)[COUNT],
-                                                        char *out_row, u32 col, u32 end, u32 staged, u32 lane)
+template <bool IS_NUMBERS, int COUNT> DEV void put_tile(const warp_tile &t, const float (&inv)[COUNT], char *out_row,
+                                                        u32 col, u32 end, u32 staged, u32 lane)
 {
     if constexpr (STAGED_BYTES == 0) store_direct<IS_NUMBERS>(t, inv, out_row, col, end);
     else stage_tile<IS_NUMBERS>(t, inv, staged, lane);
@@ -305,13 +302,12 @@ DEV void store_staged(u32 staged, u32 words, u32 *to, u32 lane)
 
 /* Stores the codes of a tile, not e5m6; STEPS / COUNT steps share a factor. With few rows all codes are made
  * first, so that no step waits behind the branch of another. */
-template <bool IS_SCALED_, int COUNT> DEV void store_steps(const warp_tile &t, const float (&inv)[COUNT],
-                                                           char *out_row, u32 col, u32 end)
+template <bool IS_SCALED_, int COUNT> DEV void store_steps(const warp_tile &t, const float (&inv)[COUNT], char *out_row,
+                                                           u32 col, u32 end)
 {
     u32 codes[STEPS][JOINED][CODE_WORDS];
 #pragma unroll
-    for (int j = 0; j < STEPS && IS_FEW; j++)
-        encode_step<IS_SCALED_>(t, j, inv[j * COUNT / STEPS], codes[j]);
+    for (int j = 0; j < STEPS && IS_FEW; j++) encode_step<IS_SCALED_>(t, j, inv[j * COUNT / STEPS], codes[j]);
 #pragma unroll
     for (int j = 0; j < STEPS; j++) {
         const u32 at = col + j * STEP_COLS;
@@ -322,20 +318,19 @@ template <bool IS_SCALED_, int COUNT> DEV void store_steps(const warp_tile &t, c
 }
 
 /* Stores the codes of a tile in a row of out. The whole warp calls; `staged` is its shared memory. */
-template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[COUNT], char *out_row,
-                                         u32 col, u32 end, u32 staged, u32 lane)
+template <int COUNT> DEV void store_tile(const warp_tile &t, const float (&inv)[COUNT], char *out_row, u32 col, u32 end,
+                                         u32 staged, u32 lane)
 {
 #if IS_SCALED
     bool is_scaled = true;
 #pragma unroll
-    for (int j = 0; j < STEPS; j++)
-        is_scaled = is_scaled && can_scale(t.x[j], t.x_sf[j], inv[j * COUNT / STEPS]);
+    for (int j = 0; j < STEPS; j++) is_scaled = is_scaled && can_scale(t.x[j], t.x_sf[j], inv[j * COUNT / STEPS]);
     if (is_scaled) store_steps<true>(t, inv, out_row, col, end);
     else store_steps<false>(t, inv, out_row, col, end);
 #elif FORMAT != TGL_FORMAT_E5M6
     store_steps<false>(t, inv, out_row, col, end);
 #else
-    if (STAGED_BYTES) __syncwarp();             /* the last tile has been read */
+    if (STAGED_BYTES) __syncwarp(); /* the last tile has been read */
 #if HAS_NUMBERS
     bool is_plain = true;
 #pragma unroll

@@ -21,13 +21,13 @@
 #define TOKEN_STAGED_BYTES(x, format, is_few, warp_cols) \
     ((format) == TGL_FORMAT_E5M6 && !((x) == X_BF16 && (is_few)) ? (warp_cols) / 8 * 12 : 0)
 
-#define TOKEN_WARPS 8           /* per_token_cast: warps of a block, a row each: sectors of column-major factors */
-#define TOKEN_MAX_WARPS 32      /* per_token_cast_wide: of a block, at most */
+#define TOKEN_WARPS 8      /* per_token_cast: warps of a block, a row each: sectors of column-major factors */
+#define TOKEN_MAX_WARPS 32 /* per_token_cast_wide: of a block, at most */
 /* per_token_cast_wide, f32 to e5m6: warps per SM, about, each with 4 KB of loads in flight. More take longer:
  * 4096 x 7168 on H200 takes 42.4 us with 35 warps, 42.1 with 28, 41.5 with 21. */
 #define TOKEN_SM_WARPS 24
-#define TOKEN_ANY_THREADS 256   /* per_token_cast_any: of a block, */
-#define TOKEN_ANY_GROUPS 2048   /* and at most so many blocks of factors at a time */
+#define TOKEN_ANY_THREADS 256 /* per_token_cast_any: of a block, */
+#define TOKEN_ANY_GROUPS 2048 /* and at most so many blocks of factors at a time */
 
 /* Sizes of per_token_cast and per_token_cast_wide are below 2^31. In the order of use: if rows are few, every
  * line of 64 bytes is a wait. On sm_90 the first line ends behind num_cols. */
@@ -35,7 +35,7 @@ typedef struct {
     const char *x;
     int64_t x_row_bytes;
     tgl_divisor by_units;
-    int64_t num_units;          /* of a row, one per thread block */
+    int64_t num_units; /* of a row, one per thread block */
     int64_t num_rows, num_cols;
     char *out;
     int64_t out_row_bytes;
@@ -45,7 +45,7 @@ typedef struct {
     tgl_divisor by_x_block_rows, by_x_block_cols;
     int64_t x_block_rows, x_block_cols;
     tgl_divisor by_block_cols;
-    tgl_scale_rule rule;        /* from here on for per_token_cast_any, which has no macros for it */
+    tgl_scale_rule rule; /* from here on for per_token_cast_any, which has no macros for it */
     int32_t unit_groups, is_given, has_out;
 } tgl_token_cast;
 

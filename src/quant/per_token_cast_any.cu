@@ -72,8 +72,7 @@ DEV void make_factors(const tgl_token_cast &c, const part &p, u32 (&amax)[TOKEN_
             word = word_with(word, (u32)(i - first), scale.sf);
             if (c.sf.kind != TGL_SF_PACKED) store_element(c.sf, p.row, k, __float_as_uint(scale.sf));
         }
-        if (!c.is_given && c.sf.kind == TGL_SF_PACKED)
-            store_element(c.sf, p.row, p.first_group + first, word);
+        if (!c.is_given && c.sf.kind == TGL_SF_PACKED) store_element(c.sf, p.row, p.first_group + first, word);
     }
     __syncthreads();
 }
@@ -91,8 +90,8 @@ DEV void encode_part(const tgl_token_cast &c, const part &p, const u32 (&inv)[TO
             to[p.first_col + i] = (char)encode_e4m3x4(scaled_at(c, p, inv, i), 0, 0, 0);
     } else if (FORMAT == TGL_FORMAT_E2M1) {
         for (i64 i = 2 * threadIdx.x; i < p.num_cols; i += 2 * THREADS)
-            to[(p.first_col + i) / 2] = (char)(encode_e2m1(scaled_at(c, p, inv, i)) |
-                                               encode_e2m1(scaled_at(c, p, inv, i + 1)) << 4);
+            to[(p.first_col + i) / 2] =
+                (char)(encode_e2m1(scaled_at(c, p, inv, i)) | encode_e2m1(scaled_at(c, p, inv, i + 1)) << 4);
     } else {
         for (i64 i = 8 * threadIdx.x; i < p.num_cols; i += 8 * THREADS) {
             float v[8];

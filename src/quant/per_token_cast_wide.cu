@@ -8,7 +8,7 @@
  *
  * block_cols is a multiple of vectors, and addresses allow them. Packed factors of a word are made one by
  * one. */
-#define BLOCK_COLS 0                            /* known at run time */
+#define BLOCK_COLS 0 /* known at run time */
 #include "quant/per_token_cast.cuh"
 
 static_assert(!IS_JOINED, "IS_JOINED is for per_token_cast");
@@ -29,8 +29,8 @@ DEV u32 max_of_warps(u32 amax, u32 (&of_warp)[TOKEN_MAX_WARPS], u32 warp, u32 la
 #define HAS_TWO (__CUDA_ARCH__ == 900 || (__CUDA_ARCH__ < 1200 && FORMAT == TGL_FORMAT_E5M6))
 enum { MIN_BLOCKS = X == X_BF16 && __CUDA_ARCH__ >= 900 && HAS_TWO ? 2 : 1 };
 
-extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS, MIN_BLOCKS) per_token_cast_wide(
-    const tgl_token_cast c)
+extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS, MIN_BLOCKS)
+    per_token_cast_wide(const tgl_token_cast c)
 {
     SHARED_DYNAMIC(staged, 16);
     SHARED(u32[2][TOKEN_MAX_WARPS], of_warp);
@@ -60,8 +60,8 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_MAX_WARPS, MIN_BLOCKS) p
             else if (threadIdx.x == 0) store_element(factors_of(c), row, k, __float_as_uint(scale.sf));
         }
         if (HAS_OUT)
-            store_tile(t, inv, c.out + row * c.out_row_bytes, col, end,
-                       shared_address(staged) + warp * STAGED_BYTES, lane);
+            store_tile(t, inv, c.out + row * c.out_row_bytes, col, end, shared_address(staged) + warp * STAGED_BYTES,
+                       lane);
     } while (++g < UNIT_GROUPS && unit * UNIT_GROUPS + g < (u32)c.num_sf);
     if (!IS_GIVEN && SF_KIND == TGL_SF_PACKED && threadIdx.x == 0)
         store_element(factors_of(c), row, (i64)unit * UNIT_GROUPS, word);

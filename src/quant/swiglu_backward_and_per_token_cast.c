@@ -36,13 +36,18 @@ static float grad_of_half(const void *context, int64_t row, int64_t col)
 tgl_cast tgl_backward_cast(const backward_half *half)
 {
     const problem *p = half->p;
-    return (tgl_cast){
-        .from = { .value = grad_of_half, .context = half }, .num_rows = p->num_rows,
-        .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = 1,
-        .block_cols = p->blocks.cols, .sf = p->sf, .first_sf = half->is_up ? p->blocks.num_cols : 0,
-        .num_sf = 2 * p->blocks.num_cols, .out = p->x_grad_fp8 + (half->is_up ? p->num_cols : 0),
-        .out_stride = 2 * p->num_cols
-    };
+    return (tgl_cast){ .from = { .value = grad_of_half, .context = half },
+                       .num_rows = p->num_rows,
+                       .num_cols = p->num_cols,
+                       .format = TGL_FORMAT_E4M3,
+                       .rule = p->rule,
+                       .block_rows = 1,
+                       .block_cols = p->blocks.cols,
+                       .sf = p->sf,
+                       .first_sf = half->is_up ? p->blocks.num_cols : 0,
+                       .num_sf = 2 * p->blocks.num_cols,
+                       .out = p->x_grad_fp8 + (half->is_up ? p->num_cols : 0),
+                       .out_stride = 2 * p->num_cols };
 }
 
 void tgl_backward_store_sum(const problem *p, int64_t row, float sums[BACKWARD_SUMS])
@@ -98,16 +103,16 @@ static tgl_status run_on_cpu(const void *context)
 }
 
 TGL_SIZES(sizes, num_rows, num_cols, num_tokens, num_topk);
-tgl_signature tgl_quant_swiglu_backward_and_per_token_cast_signature = TGL_SIGNATURE(
-    "quant_swiglu_backward_and_per_token_cast(x: e4m3[num_rows, 2 * num_cols (gates, ups)] rows,"
-    " x_sf: sf[num_rows, 2 * (num_cols / num_per_channels)], grad_out: bf16[num_rows, num_cols] rows,"
-    " weight: f32[num_tokens, num_topk], pos_to_token_topk: i32[num_rows],"
-    " token_topk_to_pos: i32[num_tokens, num_topk], num_per_channels: int = num_cols, round_sf: bool,"
-    " " TGL_SWIGLU_CLAMP ")"
-    " -> out: bf16[num_rows, num_cols], x_grad_fp8: e4m3[num_rows, 2 * num_cols],"
-    " x_grad_sf: sf[num_rows, 2 * (num_cols / num_per_channels)], x_grad: bf16[num_rows, 2 * num_cols],"
-    " weight_grad: f32[num_tokens, num_topk] where num_cols < 2^59, x_grad_sf of i32 needs round_sf",
-    &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_quant_swiglu_backward_and_per_token_cast_signature =
+    TGL_SIGNATURE("quant_swiglu_backward_and_per_token_cast(x: e4m3[num_rows, 2 * num_cols (gates, ups)] rows,"
+                  " x_sf: sf[num_rows, 2 * (num_cols / num_per_channels)], grad_out: bf16[num_rows, num_cols] rows,"
+                  " weight: f32[num_tokens, num_topk], pos_to_token_topk: i32[num_rows],"
+                  " token_topk_to_pos: i32[num_tokens, num_topk], num_per_channels: int = num_cols, round_sf: bool,"
+                  " " TGL_SWIGLU_CLAMP ")"
+                  " -> out: bf16[num_rows, num_cols], x_grad_fp8: e4m3[num_rows, 2 * num_cols],"
+                  " x_grad_sf: sf[num_rows, 2 * (num_cols / num_per_channels)], x_grad: bf16[num_rows, 2 * num_cols],"
+                  " weight_grad: f32[num_tokens, num_topk] where num_cols < 2^59, x_grad_sf of i32 needs round_sf",
+                  &TGL_QUANT_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -115,7 +120,7 @@ tgl_signature tgl_quant_swiglu_backward_and_per_token_cast_signature = TGL_SIGNA
 static int64_t block_of_kernel(const problem *p)
 {
     if (p->num_cols == 0 || p->num_cols % BACKWARD_VECTOR || p->num_cols > INT32_MAX / 2) return 0;
-    int64_t width = BACKWARD_VECTOR;                    /* of a single block it may exceed num_cols */
+    int64_t width = BACKWARD_VECTOR; /* of a single block it may exceed num_cols */
     while (width < p->blocks.cols) width *= 2;
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
     return is_power && width <= BACKWARD_MAX_BLOCK ? width : 0;
@@ -172,15 +177,27 @@ static int64_t sum_warps(const problem *p)
 
 static tgl_shape shape(problem *p, int64_t blocks, int64_t warps)
 {
-    p->args = (backward_args){
-        .x = p->gate.data, .x_row_bytes = p->gate.row_bytes, .x_sf = p->gate.sf, .grad_out = p->grad_out,
-        .grad_stride = p->grad_stride, .weight = p->weight, .pos_to_token_topk = p->pos_to_token_topk,
-        .token_topk_to_pos = p->token_topk_to_pos, .num_weights = p->num_weights,
-        .clearing_blocks = clearing_blocks(p), .sum_warps = sum_warps(p), .clamp = p->clamp, .out = p->out,
-        .x_grad = p->x_grad, .x_grad_fp8 = p->x_grad_fp8, .sf = p->sf, .weight_grad = p->weight_grad,
-        .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols,
-        .num_blocks = p->blocks.num_cols
-    };
+    p->args = (backward_args){ .x = p->gate.data,
+                               .x_row_bytes = p->gate.row_bytes,
+                               .x_sf = p->gate.sf,
+                               .grad_out = p->grad_out,
+                               .grad_stride = p->grad_stride,
+                               .weight = p->weight,
+                               .pos_to_token_topk = p->pos_to_token_topk,
+                               .token_topk_to_pos = p->token_topk_to_pos,
+                               .num_weights = p->num_weights,
+                               .clearing_blocks = clearing_blocks(p),
+                               .sum_warps = sum_warps(p),
+                               .clamp = p->clamp,
+                               .out = p->out,
+                               .x_grad = p->x_grad,
+                               .x_grad_fp8 = p->x_grad_fp8,
+                               .sf = p->sf,
+                               .weight_grad = p->weight_grad,
+                               .num_rows = p->num_rows,
+                               .num_cols = p->num_cols,
+                               .block_cols = p->blocks.cols,
+                               .num_blocks = p->blocks.num_cols };
     return (tgl_shape){ { p->args.clearing_blocks + blocks }, .block = (int)(32 * warps), TGL_ARGS(p->args) };
 }
 
@@ -202,14 +219,13 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
     return shape(p, tgl_strided_grid(p->num_rows, BACKWARD_ANY_BLOCKS * target->num_sms), sum_warps(p));
 }
 
-static const tgl_op OP = {
-    run_on_cpu, plan,
-    {
-        [WHOLE] = { fits_whole, pays_whole, shape_whole },
-        [LOOPS] = { fits_loops, NULL, shape_loops },
-        [ANY] = { .shape = shape_any },
-    }
-};
+static const tgl_op OP = { run_on_cpu,
+                           plan,
+                           {
+                               [WHOLE] = { fits_whole, pays_whole, shape_whole },
+                               [LOOPS] = { fits_loops, NULL, shape_loops },
+                               [ANY] = { .shape = shape_any },
+                           } };
 
 /* The halves of x. */
 static tgl_codes half_of(const DLTensor *x, const DLTensor *x_sf, const tgl_blocks *blocks, int64_t first_col,
@@ -224,24 +240,30 @@ static tgl_codes half_of(const DLTensor *x, const DLTensor *x_sf, const tgl_bloc
 tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
     const DLTensor *x, const DLTensor *x_sf, const DLTensor *grad_out, const DLTensor *weight,
     const DLTensor *pos_to_token_topk, const DLTensor *token_topk_to_pos, DLTensor *out, DLTensor *x_grad_fp8,
-    DLTensor *x_grad_sf, DLTensor *x_grad, DLTensor *weight_grad, const tgl_quant_params *params,
-    tgl_stream stream)
+    DLTensor *x_grad_sf, DLTensor *x_grad, DLTensor *weight_grad, const tgl_quant_params *params, tgl_stream stream)
 {
-    const DLTensor *tensors[] = { x, x_sf, grad_out, weight, pos_to_token_topk, token_topk_to_pos, out, x_grad_fp8,
-                                  x_grad_sf, x_grad, weight_grad };
+    const DLTensor *tensors[] = { x,   x_sf,       grad_out,  weight, pos_to_token_topk, token_topk_to_pos,
+                                  out, x_grad_fp8, x_grad_sf, x_grad, weight_grad };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_swiglu_backward_and_per_token_cast_signature, tensors, params, &n.num_rows));
     const tgl_blocks blocks = tgl_blocks_of(n.num_rows, n.num_cols, 1, params->num_per_channels);
-    problem p = {
-        .num_rows = n.num_rows, .num_cols = n.num_cols, .gate = half_of(x, x_sf, &blocks, 0, 0),
-        .up = half_of(x, x_sf, &blocks, n.num_cols, blocks.num_cols), .grad_out = tgl_data(grad_out),
-        .grad_stride = n.num_rows > 1 && n.num_cols > 0 ? tgl_stride(grad_out, 0) : 0, .weight = tgl_data(weight),
-        .pos_to_token_topk = tgl_data(pos_to_token_topk), .token_topk_to_pos = tgl_data(token_topk_to_pos),
-        .num_weights = n.num_tokens * n.num_topk,
-        .clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY, .blocks = blocks,
-        .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf), .sf = tgl_sf_of(x_grad_sf),
-        .out = tgl_data(out), .x_grad = tgl_data(x_grad), .x_grad_fp8 = tgl_data(x_grad_fp8),
-        .weight_grad = tgl_data(weight_grad)
-    };
+    problem p = { .num_rows = n.num_rows,
+                  .num_cols = n.num_cols,
+                  .gate = half_of(x, x_sf, &blocks, 0, 0),
+                  .up = half_of(x, x_sf, &blocks, n.num_cols, blocks.num_cols),
+                  .grad_out = tgl_data(grad_out),
+                  .grad_stride = n.num_rows > 1 && n.num_cols > 0 ? tgl_stride(grad_out, 0) : 0,
+                  .weight = tgl_data(weight),
+                  .pos_to_token_topk = tgl_data(pos_to_token_topk),
+                  .token_topk_to_pos = tgl_data(token_topk_to_pos),
+                  .num_weights = n.num_tokens * n.num_topk,
+                  .clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY,
+                  .blocks = blocks,
+                  .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf),
+                  .sf = tgl_sf_of(x_grad_sf),
+                  .out = tgl_data(out),
+                  .x_grad = tgl_data(x_grad),
+                  .x_grad_fp8 = tgl_data(x_grad_fp8),
+                  .weight_grad = tgl_data(weight_grad) };
     return tgl_run(&tgl_quant_swiglu_backward_and_per_token_cast_signature, &OP, tensors, &p, stream);
 }

@@ -31,7 +31,7 @@ enum {
 
 /* The start of a row. */
 typedef struct {
-    const u8 *x;                    /* gates; ups and their gradients are num_cols further */
+    const u8 *x; /* gates; ups and their gradients are num_cols further */
     const u16 *grad_out;
     u16 *out, *x_grad;
     u8 *x_grad_fp8;
@@ -40,14 +40,14 @@ typedef struct {
 DEV place place_of(const backward_args &a, i64 row)
 {
     const i64 in_out = row * a.num_cols;
-    return { a.x + row * a.x_row_bytes, a.grad_out + row * a.grad_stride, a.out + in_out,
-             a.x_grad + 2 * in_out, a.x_grad_fp8 + 2 * in_out };
+    return { a.x + row * a.x_row_bytes, a.grad_out + row * a.grad_stride, a.out + in_out, a.x_grad + 2 * in_out,
+             a.x_grad_fp8 + 2 * in_out };
 }
 
 /* A lane's codes and their factors. */
 typedef struct {
     uint2 gates, ups;
-    u32 gate_factor, up_factor;     /* elements (factors.cuh) */
+    u32 gate_factor, up_factor; /* elements (factors.cuh) */
 } inputs;
 
 DEV void load_codes(const backward_args &a, const tgl_sf &sf, const u8 *x, u32 col, inputs &in)
@@ -73,21 +73,19 @@ DEV void decode(uint2 codes, float factor, float (&v)[VECTOR])
 
 DEV uint4 pack_bf16x8(const float (&v)[VECTOR])
 {
-    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]),
-                      pack_bf16(v[6], v[7]));
+    return make_uint4(pack_bf16(v[0], v[1]), pack_bf16(v[2], v[3]), pack_bf16(v[4], v[5]), pack_bf16(v[6], v[7]));
 }
 
 /* Replaces gates and ups by their gradients, returns activations, and adds to the sum. */
 template <bool IS_SMALL, bool IS_CLAMPED>
-DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const uint4 &grads, float weight,
-                           float clamp, float (&activations)[VECTOR], float &sum)
+DEV void differentiate_all(float (&gates)[VECTOR], float (&ups)[VECTOR], const uint4 &grads, float weight, float clamp,
+                           float (&activations)[VECTOR], float &sum)
 {
     const u32 words[4] = { grads.x, grads.y, grads.z, grads.w };
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) {
         const float grad = bf16_at(words, i);
-        const tgl_swiglu_grads g =
-            differentiate<IS_SMALL, IS_CLAMPED>(gates[i], ups[i], grad, weight, clamp);
+        const tgl_swiglu_grads g = differentiate<IS_SMALL, IS_CLAMPED>(gates[i], ups[i], grad, weight, clamp);
         sum = fmaf(grad, g.activation, sum);
         activations[i] = g.activation * weight;
         gates[i] = g.gate_grad;
@@ -135,8 +133,7 @@ DEV void store_scaled(u8 *x_grad_fp8, float inv, const float (&v)[VECTOR])
  * the gates. With a clamp value, factors on both sides of it are common, so all lanes of a warp take the same
  * way. */
 DEV float differentiate_step(const backward_args &a, float gate_factor, float up_factor, const uint4 &grads,
-                             float weight, float (&gates)[VECTOR], float (&ups)[VECTOR],
-                             float (&activations)[VECTOR])
+                             float weight, float (&gates)[VECTOR], float (&ups)[VECTOR], float (&activations)[VECTOR])
 {
     const float max_gate = TGL_E4M3_MAX * fabsf(gate_factor), max_up = TGL_E4M3_MAX * fabsf(up_factor);
     const bool is_small = HAS_CLAMP ? __all_sync(FULL, max_gate <= SWIGLU_SMALL) : max_gate <= SWIGLU_SMALL;
@@ -145,8 +142,7 @@ DEV float differentiate_step(const backward_args &a, float gate_factor, float up
         differentiate_all<true, false>(gates, ups, grads, weight, a.clamp, activations, sum);
     else if (HAS_CLAMP && is_small)
         differentiate_all<true, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, sum);
-    else
-        differentiate_all<false, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, sum);
+    else differentiate_all<false, HAS_CLAMP>(gates, ups, grads, weight, a.clamp, activations, sum);
     return sum;
 }
 
@@ -190,7 +186,7 @@ DEV void run_row(const backward_args &a, u32 row)
     u32 col = threadIdx.x * VECTOR;
     inputs in = { { 0, 0 }, { 0, 0 }, 0, 0 };
     uint4 grads = { 0, 0, 0, 0 };
-    i32 slot = -1;      /* loaded in a branch: a uniform register would be waited for at once */
+    i32 slot = -1; /* loaded in a branch: a uniform register would be waited for at once */
     if (col < num_cols) {
         slot = a.pos_to_token_topk[row];
         load_codes(a, x_sf, at.x, col, in);
@@ -210,9 +206,8 @@ DEV void run_row(const backward_args &a, u32 row)
         decode(in.gates, gate_factor, gates);
         decode(in.ups, up_factor, ups);
         if (has_next) load_codes(a, x_sf, at.x, col + stride, in);
-        else in.gate_factor = in.up_factor = 0;         /* past the end a lane must not decide the warp's way */
-        const float of_step =
-            differentiate_step(a, gate_factor, up_factor, grads, weight, gates, ups, activations);
+        else in.gate_factor = in.up_factor = 0; /* past the end a lane must not decide the warp's way */
+        const float of_step = differentiate_step(a, gate_factor, up_factor, grads, weight, gates, ups, activations);
         if (has_next) grads = load_stream_u32x4(at.grad_out + col + stride);
         if (exists) {
             sum += of_step;
@@ -225,7 +220,7 @@ DEV void run_row(const backward_args &a, u32 row)
 
 /* ---- a warp has one step ---- */
 
-typedef float sums_of_steps[BACKWARD_MAX_STEPS][32];        /* of lanes */
+typedef float sums_of_steps[BACKWARD_MAX_STEPS][32]; /* of lanes */
 
 DEV void run_step(const backward_args &a, u32 row, sums_of_steps &sums)
 {
@@ -246,10 +241,9 @@ DEV void run_step(const backward_args &a, u32 row, sums_of_steps &sums)
     float gates[VECTOR], ups[VECTOR], activations[VECTOR];
     decode(in.gates, gate_factor, gates);
     decode(in.ups, up_factor, ups);
-    const float of_step =
-        differentiate_step(a, gate_factor, up_factor, grads, weight, gates, ups, activations);
+    const float of_step = differentiate_step(a, gate_factor, up_factor, grads, weight, gates, ups, activations);
     sums[threadIdx.x / 32][threadIdx.x % 32] = exists ? of_step : 0;
-    __syncwarp();       /* without a clamp value lanes may diverge; the warp must arrive as one */
+    __syncwarp(); /* without a clamp value lanes may diverge; the warp must arrive as one */
     barrier_arrive<1>(blockDim.x);
     if (exists) store_u32x4(at.out + col, pack_bf16x8(activations));
     store_step(a, sf, at, col, exists, gates, ups);
@@ -269,7 +263,7 @@ template <u32 MAX_WARPS> DEV float sum_of_steps(const sums_of_steps &sums, u32 n
         for (u32 w = 0; w < MAX_WARPS; w++) of_warps[w] += __shfl_xor_sync(FULL, of_warps[w], offset);
     float sum = of_warps[0];
 #pragma unroll
-    for (u32 w = 1; w < MAX_WARPS; w++) sum += of_warps[w];              /* missing warps add 0 */
+    for (u32 w = 1; w < MAX_WARPS; w++) sum += of_warps[w]; /* missing warps add 0 */
     return sum;
 }
 
@@ -288,7 +282,7 @@ DEV void add_steps(const backward_args &a, u32 row, const sums_of_steps &sums)
 
 extern "C" __global__ void __launch_bounds__(IS_WHOLE ? 32 * (BACKWARD_MAX_STEPS + 1) : 32 * BACKWARD_WARPS,
                                              IS_WHOLE ? 1 : RESIDENT)
-swiglu_backward_and_per_token_cast(const backward_args a)
+    swiglu_backward_and_per_token_cast(const backward_args a)
 {
     const u32 row = blockIdx.x - (u32)a.clearing_blocks;
     pdl_wait();

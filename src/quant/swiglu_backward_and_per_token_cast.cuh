@@ -19,10 +19,7 @@ static_assert(HAS_CLAMP == 0 || HAS_CLAMP == 1, "HAS_CLAMP is 0 or 1");
 
 enum { VECTOR = BACKWARD_VECTOR, STEP = BACKWARD_STEP };
 
-DEV float weight_at(const backward_args &a, i64 slot)
-{
-    return slot >= 0 && slot < a.num_weights ? a.weight[slot] : 0;
-}
+DEV float weight_at(const backward_args &a, i64 slot) { return slot >= 0 && slot < a.num_weights ? a.weight[slot] : 0; }
 
 /* One element. IS_SMALL: its gate is small (swiglu.cuh); IS_CLAMPED: something may be clamped. */
 template <bool IS_SMALL, bool IS_CLAMPED>

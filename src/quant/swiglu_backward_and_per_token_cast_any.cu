@@ -75,8 +75,8 @@ DEV void cast_block(const backward_args &a, const team &t, i64 row, i64 k, float
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 3) swiglu_backward_and_per_token_cast_any(
-    const backward_args a)
+extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 3)
+    swiglu_backward_and_per_token_cast_any(const backward_args a)
 {
     const team t = team_for(a.block_cols);
     pdl_wait();
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(32 * BACKWARD_WARPS, 3) swiglu_back
             const float weight = weight_at(a, slot), sum = store_values(a, row, weight);
             for (i64 k = t.index; k < a.num_blocks; k += t.count) cast_block(a, t, row, k, weight);
             store_weight_grad(a, slot, row_of_slot(a, slot) == row, sum);
-            __syncthreads();                /* the sums are read before the next row's are written */
+            __syncthreads(); /* the sums are read before the next row's are written */
         }
     }
     pdl_trigger();

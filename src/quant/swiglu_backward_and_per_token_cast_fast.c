@@ -6,15 +6,15 @@
 #include "quant/swiglu_backward_and_per_token_cast_cpu.h"
 
 enum {
-    PIECE = TGL_MAX_RUN,        /* columns at a time */
+    PIECE = TGL_MAX_RUN, /* columns at a time */
     SUMS = BACKWARD_SUMS,
-    WIDE = 64                   /* min columns of a block for swiglu_neon.inc */
+    WIDE = 64 /* min columns of a block for swiglu_neon.inc */
 };
 _Static_assert(TGL_RUN_SUMS == (int)BACKWARD_SUMS, "one order of sums");
 
 typedef struct {
     const backward_problem *p;
-    int64_t row, col, count;                /* of the buffers */
+    int64_t row, col, count; /* of the buffers */
     TGL_LINES float gate[PIECE];
     float up[PIECE], grad[PIECE], activation[PIECE], gate_grad[PIECE], up_grad[PIECE];
 } piece;
@@ -104,8 +104,8 @@ static bool write_factors(const tgl_cast casts[2], int64_t row, int64_t k, const
     return is_finite;
 }
 
-TGL_ALWAYS_INLINE void encode(const tgl_cast casts[2], int64_t row, int64_t col, int64_t count,
-                              const float *gate_grads, const float *up_grads, const float inv[2])
+TGL_ALWAYS_INLINE void encode(const tgl_cast casts[2], int64_t row, int64_t col, int64_t count, const float *gate_grads,
+                              const float *up_grads, const float inv[2])
 {
     const int64_t at = row * casts[0].out_stride + col;
     tgl_run_to_e4m3(gate_grads, false, count, 0, &inv[0], false, casts[0].out + at);
@@ -151,15 +151,19 @@ static bool run_block(piece *w, const tgl_cast casts[2], int64_t row, int64_t co
     const backward_problem *p = w->p;
     const int64_t k = col / p->blocks.cols, at = row * 2 * p->num_cols + col;
     float inv[2];
-    tgl_backward_run run = {
-        .gates = p->gate.data + row * p->gate.row_bytes + col,
-        .ups = p->up.data + row * p->up.row_bytes + col, .gate_sf = tgl_sf_get(&p->gate.sf, row, k),
-        .up_sf = tgl_sf_get(&p->up.sf, row, p->up.first_sf + k),
-        .grads = p->grad_out + row * p->grad_stride + col, .weight = tgl_backward_weight(p, row), .clamp = p->clamp,
-        .out = p->out + row * p->num_cols + col, .bf16_gate_grads = p->x_grad + at,
-        .bf16_up_grads = p->x_grad + at + p->num_cols, .gate_grads = w->gate_grad, .up_grads = w->up_grad,
-        .sums = sums
-    };
+    tgl_backward_run run = { .gates = p->gate.data + row * p->gate.row_bytes + col,
+                             .ups = p->up.data + row * p->up.row_bytes + col,
+                             .gate_sf = tgl_sf_get(&p->gate.sf, row, k),
+                             .up_sf = tgl_sf_get(&p->up.sf, row, p->up.first_sf + k),
+                             .grads = p->grad_out + row * p->grad_stride + col,
+                             .weight = tgl_backward_weight(p, row),
+                             .clamp = p->clamp,
+                             .out = p->out + row * p->num_cols + col,
+                             .bf16_gate_grads = p->x_grad + at,
+                             .bf16_up_grads = p->x_grad + at + p->num_cols,
+                             .gate_grads = w->gate_grad,
+                             .up_grads = w->up_grad,
+                             .sums = sums };
     if (count % TGL_RUN_STEP || !tgl_run_backward(&run, count)) return false;
     if (write_factors(casts, row, k, run.amax, inv)) encode(casts, row, col, count, w->gate_grad, w->up_grad, inv);
     return true;

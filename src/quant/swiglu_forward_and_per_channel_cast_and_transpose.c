@@ -14,15 +14,19 @@ typedef tgl_channel_problem problem;
 static tgl_status run_on_cpu(const void *context)
 {
     const problem *p = context;
-    const tgl_activations activations = {
-        .x = p->values, .num_cols = p->num_cols, .clamp = p->clamp, .is_bf16 = true
-    };
-    const tgl_cast cast = {
-        .from = tgl_read_activations(&activations), .num_rows = p->num_rows,
-        .num_cols = p->num_cols, .format = TGL_FORMAT_E4M3, .rule = p->rule, .block_rows = p->blocks.rows,
-        .block_cols = 1, .sf = p->sf, .num_sf = p->num_cols, .out = p->out,
-        .out_stride = p->is_transposed ? p->num_rows : p->num_cols, .is_transposed = p->is_transposed
-    };
+    const tgl_activations activations = { .x = p->values, .num_cols = p->num_cols, .clamp = p->clamp, .is_bf16 = true };
+    const tgl_cast cast = { .from = tgl_read_activations(&activations),
+                            .num_rows = p->num_rows,
+                            .num_cols = p->num_cols,
+                            .format = TGL_FORMAT_E4M3,
+                            .rule = p->rule,
+                            .block_rows = p->blocks.rows,
+                            .block_cols = 1,
+                            .sf = p->sf,
+                            .num_sf = p->num_cols,
+                            .out = p->out,
+                            .out_stride = p->is_transposed ? p->num_rows : p->num_cols,
+                            .is_transposed = p->is_transposed };
     return tgl_run_cast(&cast);
 }
 
@@ -50,23 +54,25 @@ static int plan(const void *context, tgl_kernel *kernels)
 }
 
 tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLTensor *x, DLTensor *out,
-                                                                       DLTensor *out_sf,
-                                                                       const tgl_quant_params *params,
+                                                                       DLTensor *out_sf, const tgl_quant_params *params,
                                                                        tgl_stream stream)
 {
     tgl_signature *const signature = &tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose_signature;
     const DLTensor *tensors[] = { x, out, out_sf };
     sizes n;
     TGL_TRY(tgl_take(signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0) return TGL_OK;         /* no kernel has no columns */
-    problem p = {
-        .cpu = run_on_cpu, .plan = plan,
-        .num_rows = n.num_rows, .num_cols = n.num_cols, .values = tgl_values_of(x), .is_swiglu = true,
-        .clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY,
-        .blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->num_per_tokens, 1),
-        .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf),
-        .sf = { tgl_data(out_sf), n.num_cols, TGL_SF_ROWS }, .is_transposed = !params->without_transpose,
-        .out = tgl_data(out)
-    };
+    if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
+    problem p = { .cpu = run_on_cpu,
+                  .plan = plan,
+                  .num_rows = n.num_rows,
+                  .num_cols = n.num_cols,
+                  .values = tgl_values_of(x),
+                  .is_swiglu = true,
+                  .clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY,
+                  .blocks = tgl_blocks_of(n.num_rows, n.num_cols, params->num_per_tokens, 1),
+                  .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf),
+                  .sf = { tgl_data(out_sf), n.num_cols, TGL_SF_ROWS },
+                  .is_transposed = !params->without_transpose,
+                  .out = tgl_data(out) };
     return tgl_run(signature, &tgl_channel_op, tensors, &p, stream);
 }

@@ -13,8 +13,8 @@
 #include "quant/common/swiglu.cuh"
 
 enum {
-    PART_ROWS = ROWS < 4 ? ROWS : 4,    /* gates and ups in registers at a time */
-    PAIR_WORDS = VALUE_BYTES / 2        /* words of x for two values */
+    PART_ROWS = ROWS < 4 ? ROWS : 4, /* gates and ups in registers at a time */
+    PAIR_WORDS = VALUE_BYTES / 2     /* words of x for two values */
 };
 
 /* The first two activations of a row, of any gates and ups, in place of the gates. */
@@ -105,7 +105,7 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
         }
         if (at.is_whole || ROWS <= 4) {
             hold_activations(gates, ups, c.clamp, first, p);
-        } else {                /* two rows at a time: fewer values in registers */
+        } else { /* two rows at a time: fewer values in registers */
 #pragma unroll
             for (int r = 0; r < PART_ROWS; r += 2)
                 hold_activations((vector (&)[2])gates[r], (vector (&)[2])ups[r], c.clamp, first + r, p);
@@ -114,7 +114,7 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-swiglu_forward_and_per_channel_cast_and_transpose(const tgl_channel_cast c)
+    swiglu_forward_and_per_channel_cast_and_transpose(const tgl_channel_cast c)
 {
     SHARED(strip_memory, memory);
     cast_block(c, memory);

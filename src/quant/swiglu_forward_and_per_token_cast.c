@@ -12,27 +12,27 @@
 #include "quant/swiglu_forward_and_per_token_cast.h"
 
 typedef struct {
-    int64_t num_rows, num_cols;         /* of out */
-    tgl_values x;                       /* twice the columns */
+    int64_t num_rows, num_cols; /* of out */
+    tgl_values x;               /* twice the columns */
     bool has_weights;
     const int32_t *pos_to_token_topk;
     const float *topk_weights;
     int64_t num_weights;
-    bool has_experts;                   /* else every row counts */
+    bool has_experts; /* else every row counts */
     const int32_t *pos_to_expert;
     bool has_count;
     int64_t *clamped_count;
-    float clamp;                        /* infinite: none */
+    float clamp; /* infinite: none */
     int format;
     tgl_blocks blocks;
     tgl_scale_rule rule;
     tgl_sf sf;
     uint8_t *out;
     /* for kernels (find_kernels) */
-    enum { TILES, ROW, NONE } kind;     /* of MADE */
-    int64_t block_cols, lanes, tiles;   /* macros of TILES */
+    enum { TILES, ROW, NONE } kind;   /* of MADE */
+    int64_t block_cols, lanes, tiles; /* macros of TILES */
     int64_t lanes_for_few;
-    int64_t steps;                      /* macro of ROW */
+    int64_t steps; /* macro of ROW */
     forward_args args;
 } problem;
 
@@ -41,16 +41,23 @@ typedef struct {
 static void run_rows(const void *context, int64_t begin, int64_t end)
 {
     const problem *p = context;
-    const tgl_activations activations = {
-        .x = p->x, .num_cols = p->num_cols, .clamp = p->clamp, .topk_weights = p->topk_weights,
-        .pos_to_token_topk = p->has_weights ? p->pos_to_token_topk : NULL, .num_weights = p->num_weights
-    };
-    const tgl_cast cast = {
-        .from = tgl_read_activations(&activations), .num_rows = p->num_rows,
-        .num_cols = p->num_cols, .format = p->format, .rule = p->rule, .block_rows = 1,
-        .block_cols = p->blocks.cols, .sf = p->sf, .num_sf = p->blocks.num_cols, .out = p->out,
-        .out_stride = tgl_code_bytes(p->format, p->num_cols)
-    };
+    const tgl_activations activations = { .x = p->x,
+                                          .num_cols = p->num_cols,
+                                          .clamp = p->clamp,
+                                          .topk_weights = p->topk_weights,
+                                          .pos_to_token_topk = p->has_weights ? p->pos_to_token_topk : NULL,
+                                          .num_weights = p->num_weights };
+    const tgl_cast cast = { .from = tgl_read_activations(&activations),
+                            .num_rows = p->num_rows,
+                            .num_cols = p->num_cols,
+                            .format = p->format,
+                            .rule = p->rule,
+                            .block_rows = 1,
+                            .block_cols = p->blocks.cols,
+                            .sf = p->sf,
+                            .num_sf = p->blocks.num_cols,
+                            .out = p->out,
+                            .out_stride = tgl_code_bytes(p->format, p->num_cols) };
     int64_t counts[3] = { 0 };
     TGL_LINES float kept[10 << 10];
     for (int64_t t = begin; t < end; t++) {
@@ -58,8 +65,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
         tgl_cast_row(&cast, t, (tgl_kept){ kept, sizeof kept });
         if (p->has_count) tgl_count_clamped(&activations, t, counts);
     }
-    for (int i = 0; p->has_count && i < 3; i++)
-        __atomic_fetch_add(&p->clamped_count[i], counts[i], __ATOMIC_RELAXED);
+    for (int i = 0; p->has_count && i < 3; i++) __atomic_fetch_add(&p->clamped_count[i], counts[i], __ATOMIC_RELAXED);
 }
 
 static tgl_status run_on_cpu(const void *context)
@@ -88,7 +94,7 @@ static void find_kernels(problem *p)
     const int64_t vector = X_VALUES(x_of(p)), vectors = p->num_cols / vector;
     p->kind = NONE;
     if (p->num_cols % vector || p->num_cols > INT32_MAX / 2) return;
-    int64_t width = 8;                                  /* of a single block it may exceed num_cols */
+    int64_t width = 8; /* of a single block it may exceed num_cols */
     while (width < p->blocks.cols) width *= 2;
     const bool is_power = width == p->blocks.cols || p->blocks.num_cols == 1;
     if (is_power && width <= FORWARD_MAX_BLOCK) {
@@ -96,13 +102,13 @@ static void find_kernels(problem *p)
         const bool has_long_parts = (p->has_weights || p->has_experts) && !p->has_count;
         p->kind = TILES;
         p->block_cols = width;
-        p->lanes_for_few = width / vector;              /* with a vector each */
+        p->lanes_for_few = width / vector; /* with a vector each */
         p->lanes = tgl_min(p->lanes_for_few, FORWARD_LANES);
         p->tiles = has_long_parts ? FORWARD_TILES : 1;
         return;
     }
     p->steps = 1;
-    while (p->steps < FORWARD_ROW_VALUES / vector && tgl_ceil_div(vectors, p->steps) > FORWARD_ROW_THREADS / 2)
+    while (p->steps<FORWARD_ROW_VALUES / vector &&tgl_ceil_div(vectors, p->steps)> FORWARD_ROW_THREADS / 2)
         p->steps *= 2;
     if (p->blocks.num_cols == 1 && tgl_ceil_div(vectors, p->steps) <= FORWARD_ROW_THREADS) p->kind = ROW;
 }
@@ -117,17 +123,23 @@ static int plan(const void *context, tgl_kernel *kernels)
     const bool has_tiles = p->kind == TILES;
     const tgl_macro x = { "X", x_of(p) }, format = { "FORMAT", p->format };
     const tgl_macro is_rounded = { "IS_ROUNDED", p->rule.is_rounded };
-    const tgl_macro clamp = { "CLAMP", p->has_count ? FORWARD_COUNT
-                                       : isinf(p->clamp) ? FORWARD_NO_CLAMP : FORWARD_CLAMP };
-    enum { LANES = 5, TILES_OF_PART = 7 };              /* places of macros */
+    const tgl_macro clamp = { "CLAMP", p->has_count      ? FORWARD_COUNT
+                                       : isinf(p->clamp) ? FORWARD_NO_CLAMP
+                                                         : FORWARD_CLAMP };
+    enum { LANES = 5, TILES_OF_PART = 7 }; /* places of macros */
     const tgl_kernel tiles = { has_tiles ? "quant/swiglu_forward_and_per_token_cast" : NULL,
-                               { x, format, is_rounded, clamp, { "BLOCK_COLS", p->block_cols },
-                                 [LANES] = { "BLOCK_LANES", p->lanes }, { "SF_KIND", p->sf.kind },
+                               { x,
+                                 format,
+                                 is_rounded,
+                                 clamp,
+                                 { "BLOCK_COLS", p->block_cols },
+                                 [LANES] = { "BLOCK_LANES", p->lanes },
+                                 { "SF_KIND", p->sf.kind },
                                  [TILES_OF_PART] = { "TILES", 1 } } };
     kernels[FOR_FEW] = kernels[FOR_SOME] = kernels[MADE] = tiles;
     kernels[FOR_FEW].macros[LANES].value = p->lanes_for_few;
     kernels[MADE].macros[TILES_OF_PART].value = p->tiles;
-    if (p->tiles == 1) kernels[FOR_SOME].name = NULL;           /* it is MADE */
+    if (p->tiles == 1) kernels[FOR_SOME].name = NULL; /* it is MADE */
     if (p->tiles == 1 && p->lanes == p->lanes_for_few) kernels[FOR_FEW].name = NULL;
     if (p->kind == ROW)
         kernels[MADE] = (tgl_kernel){ "quant/swiglu_forward_and_per_token_cast_row",
@@ -162,12 +174,20 @@ static bool are_not_many(const void *p, const tgl_target *target)
 
 static void set_args(problem *p)
 {
-    p->args = (forward_args){
-        .x = p->x.data, .row_bytes = p->x.row_bytes, .pos_to_token_topk = p->pos_to_token_topk,
-        .topk_weights = p->topk_weights, .num_weights = p->num_weights, .pos_to_expert = p->pos_to_expert,
-        .clamped_count = p->clamped_count, .clamp = p->clamp, .floor = p->rule.floor, .sf = p->sf,
-        .out = p->out, .num_rows = p->num_rows, .num_cols = p->num_cols, .block_cols = p->blocks.cols
-    };
+    p->args = (forward_args){ .x = p->x.data,
+                              .row_bytes = p->x.row_bytes,
+                              .pos_to_token_topk = p->pos_to_token_topk,
+                              .topk_weights = p->topk_weights,
+                              .num_weights = p->num_weights,
+                              .pos_to_expert = p->pos_to_expert,
+                              .clamped_count = p->clamped_count,
+                              .clamp = p->clamp,
+                              .floor = p->rule.floor,
+                              .sf = p->sf,
+                              .out = p->out,
+                              .num_rows = p->num_rows,
+                              .num_cols = p->num_cols,
+                              .block_cols = p->blocks.cols };
 }
 
 /* Parts of `tiles` tiles, in which `lanes` lanes share a block. */
@@ -184,7 +204,8 @@ static tgl_shape shape_tiles(problem *p, int64_t lanes, int64_t tiles, const tgl
     /* few blocks if they count, as all add to the same words */
     const int64_t at_most = FORWARD_BLOCKS_PER_SM * target->num_sms;
     return (tgl_shape){ { p->has_count ? tgl_strided_grid(a->num_pieces, at_most) : a->num_pieces },
-                        .block = (int)(32 * warps), TGL_ARGS(*a) };
+                        .block = (int)(32 * warps),
+                        TGL_ARGS(*a) };
 }
 
 static tgl_shape shape_few(void *context, const tgl_target *target)
@@ -211,39 +232,45 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
     problem *p = context;
     set_args(p);
     return (tgl_shape){ { tgl_strided_grid(p->num_rows, FORWARD_BLOCKS_PER_SM * target->num_sms) },
-                        .block = 32 * FORWARD_ANY_WARPS, TGL_ARGS(p->args) };
+                        .block = 32 * FORWARD_ANY_WARPS,
+                        TGL_ARGS(p->args) };
 }
 
-static const tgl_op OP = {
-    run_on_cpu, plan,
-    {
-        [FOR_FEW] = { fits, are_few, shape_few },
-        [FOR_SOME] = { fits, are_not_many, shape_some },
-        [MADE] = { fits, NULL, shape_made },
-        [ANY] = { .shape = shape_any },
-    }
-};
+static const tgl_op OP = { run_on_cpu,
+                           plan,
+                           {
+                               [FOR_FEW] = { fits, are_few, shape_few },
+                               [FOR_SOME] = { fits, are_not_many, shape_some },
+                               [MADE] = { fits, NULL, shape_made },
+                               [ANY] = { .shape = shape_any },
+                           } };
 
 tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const DLTensor *pos_to_token_topk,
-                                                       const DLTensor *topk_weights,
-                                                       const DLTensor *pos_to_expert, DLTensor *clamped_count,
-                                                       DLTensor *out, DLTensor *out_sf,
+                                                       const DLTensor *topk_weights, const DLTensor *pos_to_expert,
+                                                       DLTensor *clamped_count, DLTensor *out, DLTensor *out_sf,
                                                        const tgl_quant_params *params, tgl_stream stream)
 {
     const DLTensor *tensors[] = { x, pos_to_token_topk, topk_weights, pos_to_expert, clamped_count, out, out_sf };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_swiglu_forward_and_per_token_cast_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK;    /* counts stay as they are */
-    problem p = {
-        .num_rows = n.num_rows, .num_cols = n.num_cols, .x = tgl_values_of(x), .has_weights = topk_weights,
-        .pos_to_token_topk = topk_weights ? tgl_data(pos_to_token_topk) : NULL,
-        .topk_weights = topk_weights ? tgl_data(topk_weights) : NULL, .num_weights = n.num_tokens * n.num_topk,
-        .has_experts = pos_to_expert, .pos_to_expert = pos_to_expert ? tgl_data(pos_to_expert) : NULL,
-        .has_count = clamped_count, .clamped_count = clamped_count ? tgl_data(clamped_count) : NULL,
-        .clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY, .format = params->format,
-        .blocks = tgl_blocks_of(n.num_rows, n.num_cols, 1, params->num_per_channels),
-        .rule = tgl_scale_rule_of(params->format, params->round_sf), .sf = tgl_sf_of(out_sf), .out = tgl_data(out)
-    };
+    if (n.num_cols == 0 || (n.num_rows == 0 && !tgl_preparing())) return TGL_OK; /* counts stay as they are */
+    problem p = { .num_rows = n.num_rows,
+                  .num_cols = n.num_cols,
+                  .x = tgl_values_of(x),
+                  .has_weights = topk_weights,
+                  .pos_to_token_topk = topk_weights ? tgl_data(pos_to_token_topk) : NULL,
+                  .topk_weights = topk_weights ? tgl_data(topk_weights) : NULL,
+                  .num_weights = n.num_tokens * n.num_topk,
+                  .has_experts = pos_to_expert,
+                  .pos_to_expert = pos_to_expert ? tgl_data(pos_to_expert) : NULL,
+                  .has_count = clamped_count,
+                  .clamped_count = clamped_count ? tgl_data(clamped_count) : NULL,
+                  .clamp = params->has_swiglu_clamp_value ? params->swiglu_clamp_value : INFINITY,
+                  .format = params->format,
+                  .blocks = tgl_blocks_of(n.num_rows, n.num_cols, 1, params->num_per_channels),
+                  .rule = tgl_scale_rule_of(params->format, params->round_sf),
+                  .sf = tgl_sf_of(out_sf),
+                  .out = tgl_data(out) };
     if (params->has_sf_clamp_min) p.rule.floor = params->sf_clamp_min;
     if (!tgl_on_cpu(x)) find_kernels(&p);
     return tgl_run(&tgl_quant_swiglu_forward_and_per_token_cast_signature, &OP, tensors, &p, stream);

@@ -20,16 +20,15 @@
 
 static_assert(BLOCK_COLS >= 8 && BLOCK_COLS <= FORWARD_MAX_BLOCK && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
               "BLOCK_COLS is 8, 16, 32, 64 or 128");
-static_assert(BLOCK_LANES >= 1 && BLOCK_LANES <= BLOCK_COLS / VECTOR &&
-                  (BLOCK_LANES & (BLOCK_LANES - 1)) == 0,
+static_assert(BLOCK_LANES >= 1 && BLOCK_LANES <= BLOCK_COLS / VECTOR && (BLOCK_LANES & (BLOCK_LANES - 1)) == 0,
               "BLOCK_LANES is 1, 2, 4 ... BLOCK_COLS / VECTOR");
 static_assert(SF_KIND >= TGL_SF_ROWS && SF_KIND <= TGL_SF_PACKED, "SF_KIND is TGL_SF_*");
 static_assert(TILES >= 1, "TILES is 1, 2 ...");
 
 enum {
     LANES = BLOCK_LANES,
-    SPAN = BLOCK_COLS / VECTOR / LANES,         /* vectors of a lane in a block, */
-    NEXT = LANES * VECTOR,                      /* this many columns apart */
+    SPAN = BLOCK_COLS / VECTOR / LANES, /* vectors of a lane in a block, */
+    NEXT = LANES * VECTOR,              /* this many columns apart */
     WARP_COLS = 32 / LANES * BLOCK_COLS,
     /* blocks per SM that registers allow */
     RESIDENT = X == X_BF16 ? (CLAMP ? 4 : 5) : (CLAMP ? 3 : 4)
@@ -82,8 +81,8 @@ DEV void cast_tile(const forward_args &a, u32 row, i32 slot, u32 begin, clamp_co
     }
     const u32 block = col / BLOCK_COLS;
     if (lane % LANES == 0)
-        store_factor(row_of_factors<SF_KIND>(a.sf, row), 0, block,
-                     (block + 1) * BLOCK_COLS >= (u32)a.num_cols, scale.sf);
+        store_factor(row_of_factors<SF_KIND>(a.sf, row), 0, block, (block + 1) * BLOCK_COLS >= (u32)a.num_cols,
+                     scale.sf);
 }
 
 DEV void cast_piece(const forward_args &a, u32 piece, clamp_counts &counts)
@@ -105,8 +104,8 @@ DEV void cast_piece(const forward_args &a, u32 piece, clamp_counts &counts)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FORWARD_WARPS, RESIDENT) swiglu_forward_and_per_token_cast(
-    const forward_args a)
+extern "C" __global__ void __launch_bounds__(32 * FORWARD_WARPS, RESIDENT)
+    swiglu_forward_and_per_token_cast(const forward_args a)
 {
     clamp_counts counts = { 0, 0, 0 };
     pdl_wait();

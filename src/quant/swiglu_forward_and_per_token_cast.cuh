@@ -14,10 +14,7 @@ static_assert(FORMAT == TGL_FORMAT_E4M3 || FORMAT == TGL_FORMAT_E2M1, "FORMAT is
 static_assert(IS_ROUNDED == 0 || IS_ROUNDED == 1, "IS_ROUNDED is 0 or 1");
 static_assert(CLAMP >= FORWARD_NO_CLAMP && CLAMP <= FORWARD_COUNT, "CLAMP is 0, 1 or 2");
 
-enum {
-    X_BYTES = X == X_BF16 ? 2 : 4,
-    VECTOR = X_VALUES(X)
-};
+enum { X_BYTES = X == X_BF16 ? 2 : 4, VECTOR = X_VALUES(X) };
 
 /* ---- rows ---- */
 
@@ -28,10 +25,7 @@ DEV bool row_counts(const forward_args &a, i64 row)
 }
 
 /* The slot of a row's weight. Not checked here, so that nothing waits for it before its use. */
-DEV i32 slot_of_row(const forward_args &a, i64 row)
-{
-    return a.pos_to_token_topk ? a.pos_to_token_topk[row] : -1;
-}
+DEV i32 slot_of_row(const forward_args &a, i64 row) { return a.pos_to_token_topk ? a.pos_to_token_topk[row] : -1; }
 
 /* 1 if there are no weights. */
 DEV float weight_at(const forward_args &a, i32 slot)
@@ -69,8 +63,7 @@ DEV void add_counts(const clamp_counts &counts, int64_t *clamped_count)
     for (int i = 0; i < 3; i++)
         if (threadIdx.x % 32 == 0 && of_warp[i]) atomicAdd(&sums[i], of_warp[i]);
     __syncthreads();
-    if (threadIdx.x < 3 && sums[threadIdx.x])
-        atomicAdd((u64 *)clamped_count + threadIdx.x, (u64)sums[threadIdx.x]);
+    if (threadIdx.x < 3 && sums[threadIdx.x]) atomicAdd((u64 *)clamped_count + threadIdx.x, (u64)sums[threadIdx.x]);
 }
 
 /* ---- vectors ---- */

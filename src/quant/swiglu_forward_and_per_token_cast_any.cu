@@ -35,16 +35,15 @@ DEV float scale_block(const row_of_x &r, const team &t, i64 begin, i64 end, clam
 {
     const forward_args &a = *r.args;
     float m = 0;
-    for (i64 col = begin + t.rank; col < end; col += t.size)
-        m = fmaxf(m, fabsf(activation_at(r, col, true, counts)));
+    for (i64 col = begin + t.rank; col < end; col += t.size) m = fmaxf(m, fabsf(activation_at(r, col, true, counts)));
     const tgl_scale scale = scale_of<FORMAT, IS_ROUNDED>(max_of_team(t, m), a.floor);
     if (t.rank == 0) store_factor(a.sf, r.row, begin / a.block_cols, end == a.num_cols, scale.sf);
     return scale.inv;
 }
 
 /* Stores the codes of columns begin .. end - 1; those from `middle` on have the next factor. */
-DEV void store_any_codes(const row_of_x &r, const team &t, i64 begin, i64 middle, i64 end, float inv,
-                         float next_inv, clamp_counts &counts)
+DEV void store_any_codes(const row_of_x &r, const team &t, i64 begin, i64 middle, i64 end, float inv, float next_inv,
+                         clamp_counts &counts)
 {
     u8 *out = r.args->out + r.row * bytes_of_codes(r.args->num_cols);
     if (FORMAT == TGL_FORMAT_E4M3) {
@@ -59,11 +58,11 @@ DEV void store_any_codes(const row_of_x &r, const team &t, i64 begin, i64 middle
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * FORWARD_ANY_WARPS, 4) swiglu_forward_and_per_token_cast_any(
-    const forward_args a)
+extern "C" __global__ void __launch_bounds__(32 * FORWARD_ANY_WARPS, 4)
+    swiglu_forward_and_per_token_cast_any(const forward_args a)
 {
     const bool has_pairs = FORMAT == TGL_FORMAT_E2M1 && a.block_cols % 2;
-    const i64 unit = has_pairs ? 2 * a.block_cols : a.block_cols;      /* columns of a team at a time */
+    const i64 unit = has_pairs ? 2 * a.block_cols : a.block_cols; /* columns of a team at a time */
     const team t = team_for(a.block_cols);
     clamp_counts counts = { 0, 0, 0 };
     pdl_wait();

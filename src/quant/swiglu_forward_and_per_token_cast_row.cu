@@ -9,10 +9,9 @@
  * Alignment is as there. A thread has STEPS vectors, blockDim.x vectors apart. */
 #include "quant/swiglu_forward_and_per_token_cast.cuh"
 
-static_assert(STEPS >= 1 && STEPS * VECTOR <= FORWARD_ROW_VALUES,
-              "STEPS is 1 .. FORWARD_ROW_VALUES / VECTOR");
+static_assert(STEPS >= 1 && STEPS * VECTOR <= FORWARD_ROW_VALUES, "STEPS is 1 .. FORWARD_ROW_VALUES / VECTOR");
 
-enum { RESIDENT = X == X_BF16 ? 2 : 1 };         /* blocks per SM that registers allow */
+enum { RESIDENT = X == X_BF16 ? 2 : 1 }; /* blocks per SM that registers allow */
 
 /* The max over a block; all its threads get it. */
 DEV u32 max_of_block(u32 v)
@@ -27,7 +26,7 @@ DEV u32 max_of_block(u32 v)
 }
 
 extern "C" __global__ void __launch_bounds__(FORWARD_ROW_THREADS, RESIDENT)
-swiglu_forward_and_per_token_cast_row(const forward_args a)
+    swiglu_forward_and_per_token_cast_row(const forward_args a)
 {
     const i64 row = blockIdx.x, first = (i64)threadIdx.x * VECTOR, step = (i64)blockDim.x * VECTOR;
     pdl_wait();

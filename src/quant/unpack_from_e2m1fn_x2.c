@@ -14,15 +14,15 @@
 
 typedef struct {
     const uint8_t *x;
-    int64_t num_bytes;          /* pairs */
+    int64_t num_bytes; /* pairs */
     void *out;
-    tgl_dtype dtype;            /* of out */
+    tgl_dtype dtype; /* of out */
     unpack_args args;
 } problem;
 
 /* ---- CPU ---- */
 
-enum { PIECE = 4096 };          /* pairs, a row of the parallel loop */
+enum { PIECE = 4096 }; /* pairs, a row of the parallel loop */
 
 static void unpack(const uint8_t *x, int64_t num_pairs, tgl_dtype dtype, void *out)
 {
@@ -52,9 +52,10 @@ static tgl_status run_on_cpu(const void *context)
     return tgl_parallel_rows(pieces, PIECE * 8, run_pieces, p);
 }
 
-tgl_signature tgl_quant_unpack_from_e2m1fn_x2_signature = TGL_SIGNATURE(
-    "quant_unpack_from_e2m1fn_x2(x: e2m1[..., num_cols]) -> out: f32|bf16|f16|e4m3[..., num_cols]"
-    " where num_cols < 2^59", NULL);
+tgl_signature tgl_quant_unpack_from_e2m1fn_x2_signature =
+    TGL_SIGNATURE("quant_unpack_from_e2m1fn_x2(x: e2m1[..., num_cols]) -> out: f32|bf16|f16|e4m3[..., num_cols]"
+                  " where num_cols < 2^59",
+                  NULL);
 
 /* ---- launch ---- */
 

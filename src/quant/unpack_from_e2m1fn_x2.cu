@@ -76,8 +76,8 @@ DEV void run_byte(u32 pair, u8 *to)
     }
 }
 
-extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_from_e2m1fn_x2(
-    const __grid_constant__ unpack_args a)
+extern "C" __global__ void __launch_bounds__(UNPACK_THREADS)
+    unpack_from_e2m1fn_x2(const __grid_constant__ unpack_args a)
 {
     const u8 *x = a.x;
     u8 *out = a.out;
@@ -85,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(UNPACK_THREADS) unpack_from_e2m1fn_
     const i32 units_each = a.units_each;
     const i64 first = (i64)blockIdx.x * (UNPACK_THREADS * units_each) + threadIdx.x;
     uint2 codes[UNPACK_UNITS];
-    u32 is_whole = 0;                           /* bit k: codes[k] is loaded */
+    u32 is_whole = 0; /* bit k: codes[k] is loaded */
     pdl_wait();
 #pragma unroll
     for (int k = 0; k < UNPACK_UNITS; k++) {

@@ -12,10 +12,11 @@
 #include "transpose/tile.h"
 
 static_assert(ELEMENT_BYTES == 1 || ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4 || ELEMENT_BYTES == 8 ||
-              ELEMENT_BYTES == 16, "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
+                  ELEMENT_BYTES == 16,
+              "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
 
 enum {
-    VECTOR = 16 / ELEMENT_BYTES,                    /* elements */
+    VECTOR = 16 / ELEMENT_BYTES, /* elements */
     ROWS = TILE_ROWS(ELEMENT_BYTES, TILE_ANY),
     COLS = TILE_COLS(ELEMENT_BYTES),
     THREADS = TILE_THREADS(ELEMENT_BYTES, TILE_ANY),
@@ -23,11 +24,10 @@ enum {
     OUT_VECTORS = TILE_OUT_VECTORS(ELEMENT_BYTES, TILE_ANY),
     PATCH_ROWS = TILE_PATCH_ROWS(ELEMENT_BYTES, TILE_ANY),
     PATCHES = TILE_PATCHES(ELEMENT_BYTES),
-    PATCH_BYTES = PATCH_ROWS * ELEMENT_BYTES        /* of a column of a patch: one store */
+    PATCH_BYTES = PATCH_ROWS * ELEMENT_BYTES /* of a column of a patch: one store */
 };
 static_assert(PATCH_BYTES == 4 || PATCH_BYTES == 8 || PATCH_BYTES == 16, "a patch has columns of words");
-static_assert(OUT_VECTORS % 8 == 0 && THREADS % IN_VECTORS == 0 && THREADS % OUT_VECTORS == 0,
-              "a tile divides evenly");
+static_assert(OUT_VECTORS % 8 == 0 && THREADS % IN_VECTORS == 0 && THREADS % OUT_VECTORS == 0, "a tile divides evenly");
 
 typedef uint4 tile_type[COLS * OUT_VECTORS];
 
@@ -42,7 +42,7 @@ DEV u32 word(const uint4 &v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 
 DEV u32 patch_word(const uint4 (&v)[PATCH_ROWS], int k, int h)
 {
 #if ELEMENT_BYTES == 1
-    const u32 pick = k & 2 ? 0x7362 : 0x5140;       /* bytes 2 and 3, or 0 and 1, of two rows */
+    const u32 pick = k & 2 ? 0x7362 : 0x5140; /* bytes 2 and 3, or 0 and 1, of two rows */
     const u32 low = __byte_perm(word(v[4 * h], k / 4), word(v[4 * h + 1], k / 4), pick);
     const u32 high = __byte_perm(word(v[4 * h + 2], k / 4), word(v[4 * h + 3], k / 4), pick);
     return __byte_perm(low, high, k & 1 ? 0x7632 : 0x5410);
@@ -64,8 +64,7 @@ DEV void tile_put(tile_type &tile, const uint4 (&v)[PATCH_ROWS], int row, int in
     for (int k = 0; k < VECTOR; k++) {
         u8 *at = patch + k * OUT_VECTORS * 16;
 #if TILE_PATCH_ROWS(ELEMENT_BYTES, TILE_ANY) * ELEMENT_BYTES == 16
-        *(uint4 *)at = make_uint4(patch_word(v, k, 0), patch_word(v, k, 1), patch_word(v, k, 2),
-                                  patch_word(v, k, 3));
+        *(uint4 *)at = make_uint4(patch_word(v, k, 0), patch_word(v, k, 1), patch_word(v, k, 2), patch_word(v, k, 3));
 #elif TILE_PATCH_ROWS(ELEMENT_BYTES, TILE_ANY) * ELEMENT_BYTES == 8
         *(uint2 *)at = make_uint2(patch_word(v, k, 0), patch_word(v, k, 1));
 #else

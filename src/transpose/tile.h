@@ -23,8 +23,7 @@
 
 #define TILE_ROWS(e, any) (TILE_OUT_VECTORS(e, any) * 16 / (e)) /* rows and columns of x */
 #define TILE_COLS(e) (TILE_IN_VECTORS(e) * 16 / (e))
-#define TILE_THREADS(e, any)                                                                               \
-    (TILE_ROWS(e, any) / TILE_PATCH_ROWS(e, any) * TILE_IN_VECTORS(e) / TILE_PATCHES(e))
+#define TILE_THREADS(e, any) (TILE_ROWS(e, any) / TILE_PATCH_ROWS(e, any) * TILE_IN_VECTORS(e) / TILE_PATCHES(e))
 #define TILE_HALO_VECTORS 2
 
 /* A grid has row tiles along x, column tiles along y and batches along z, so that blocks need no division at

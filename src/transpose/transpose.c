@@ -40,26 +40,31 @@ static problem make_problem(const DLTensor *x, const DLTensor *out)
     const int64_t bytes = tgl_dtype_bits(x->dtype) / 8;
     const int axes[3] = { x->ndim - 2, x->ndim - 1, 0 };
     dimension d[3] = { { 1, bytes, bytes }, { 1, 0, 0 }, { 1, 0, 0 } };
-    if (tgl_is_empty(x)) return (problem){ .element_bytes = (int)bytes };   /* its sizes may be huge */
+    if (tgl_is_empty(x)) return (problem){ .element_bytes = (int)bytes }; /* its sizes may be huge */
     int64_t out_stride = bytes;
     int n = 0;
     for (int i = 0; i < x->ndim; i++) {
         const int64_t size = x->shape[axes[i]];
-        if (size == 1) continue;                        /* its stride may be anything */
+        if (size == 1) continue; /* its stride may be anything */
         const dimension next = { size, tgl_stride(x, axes[i]) * bytes, out_stride };
         if (n > 0 && can_merge(&d[n - 1], &next)) d[n - 1].size *= size;
         else d[n++] = next;
         out_stride *= size;
     }
-    problem p = { .x = tgl_data(x), .out = tgl_data(out), .element_bytes = (int)bytes,
-                  .is_copy = n < 2 || d[0].x_stride == bytes, .rows = d[0], .cols = d[1], .batches = d[2] };
+    problem p = { .x = tgl_data(x),
+                  .out = tgl_data(out),
+                  .element_bytes = (int)bytes,
+                  .is_copy = n < 2 || d[0].x_stride == bytes,
+                  .rows = d[0],
+                  .cols = d[1],
+                  .batches = d[2] };
     if (!p.is_copy && is_closer(&p.batches, &p.cols)) swap(&p.cols, &p.batches);
     return p;
 }
 
 /* ---- CPU ---- */
 
-static void cpu_rows(const void *context, int64_t begin, int64_t end)       /* of out */
+static void cpu_rows(const void *context, int64_t begin, int64_t end) /* of out */
 {
     const problem *p = context;
     const int e = p->element_bytes;
@@ -80,11 +85,12 @@ static tgl_status plain(const void *context)
 static tgl_status cpu(const void *context) { return TGL_CHOOSE(plain, tgl_transpose_tiles)(context); }
 
 /* doc: signature */
-tgl_signature tgl_transpose_signature = TGL_SIGNATURE(
-    "transpose(x: any[num_rows, num_cols] strided) -> out: x[num_cols, num_rows]", NULL);
-tgl_signature tgl_batched_transpose_signature = TGL_SIGNATURE(
-    "batched_transpose(x: any[num_batches, num_rows, num_cols] strided)"
-    " -> out: x[num_batches, num_cols, num_rows]", NULL);
+tgl_signature tgl_transpose_signature =
+    TGL_SIGNATURE("transpose(x: any[num_rows, num_cols] strided) -> out: x[num_cols, num_rows]", NULL);
+tgl_signature tgl_batched_transpose_signature =
+    TGL_SIGNATURE("batched_transpose(x: any[num_batches, num_rows, num_cols] strided)"
+                  " -> out: x[num_batches, num_cols, num_rows]",
+                  NULL);
 /* end */
 
 /* ---- launch ---- */
@@ -115,12 +121,13 @@ static tgl_shape copy_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     dimension *r = &p->rows, *c = &p->cols, *b = &p->batches;
-    if (b->size > 1 && b->out_stride < c->out_stride) swap(b, c);           /* back to out's order */
-    p->copy = (transpose_copy_args){ p->x, p->out, { r->size, c->size, b->size },
-                                     { r->x_stride, c->x_stride, b->x_stride } };
+    if (b->size > 1 && b->out_stride < c->out_stride) swap(b, c); /* back to out's order */
+    p->copy =
+        (transpose_copy_args){ p->x, p->out, { r->size, c->size, b->size }, { r->x_stride, c->x_stride, b->x_stride } };
     const int64_t bytes = r->size * c->size * b->size * p->element_bytes;
-    const int64_t blocks = tgl_ceil_div(bytes + 15, 16);   /* of 16 bytes; out may begin inside one */
-    return (tgl_shape){ { tgl_ceil_div(blocks, COPY_THREADS * COPY_VECTORS) }, .block = COPY_THREADS,
+    const int64_t blocks = tgl_ceil_div(bytes + 15, 16); /* of 16 bytes; out may begin inside one */
+    return (tgl_shape){ { tgl_ceil_div(blocks, COPY_THREADS * COPY_VECTORS) },
+                        .block = COPY_THREADS,
                         TGL_ARGS(p->copy) };
 }
 
@@ -152,23 +159,34 @@ static tgl_shape tile_shape(problem *p, bool any)
     const int64_t col_tiles = tgl_ceil_div(c->size, TILE_COLS(e));
     const int64_t col_slices = tgl_ceil_div(col_tiles, TILE_MAX_GRID);
     const int64_t batch_slices = tgl_ceil_div(b->size, TILE_MAX_GRID);
-    p->tiles = (transpose_tile_args){ p->x, p->out, r->size, c->size, b->size, r->x_stride, c->x_stride, b->x_stride,
-                                      c->out_stride, b->out_stride, (uint32_t)row_tiles, (uint32_t)col_slices, halo };
+    p->tiles = (transpose_tile_args){ p->x,
+                                      p->out,
+                                      r->size,
+                                      c->size,
+                                      b->size,
+                                      r->x_stride,
+                                      c->x_stride,
+                                      b->x_stride,
+                                      c->out_stride,
+                                      b->out_stride,
+                                      (uint32_t)row_tiles,
+                                      (uint32_t)col_slices,
+                                      halo };
     return (tgl_shape){ { row_tiles * col_slices * batch_slices, tgl_ceil_div(col_tiles, col_slices),
                           tgl_ceil_div(b->size, batch_slices) },
-                        .block = TILE_THREADS(e, any), TGL_ARGS(p->tiles) };
+                        .block = TILE_THREADS(e, any),
+                        TGL_ARGS(p->tiles) };
 }
 static tgl_shape aligned_shape(void *p, const tgl_target *target) { return tile_shape(p, false); }
 static tgl_shape any_shape(void *p, const tgl_target *target) { return tile_shape(p, true); }
 
-static const tgl_op OP = {
-    cpu, plan,
-    {
-        [COPY] = { NULL, copy_pays, copy_shape },
-        [ALIGNED] = { is_aligned, NULL, aligned_shape },
-        [ANY] = { is_no_copy, NULL, any_shape },
-    }
-};
+static const tgl_op OP = { cpu,
+                           plan,
+                           {
+                               [COPY] = { NULL, copy_pays, copy_shape },
+                               [ALIGNED] = { is_aligned, NULL, aligned_shape },
+                               [ANY] = { is_no_copy, NULL, any_shape },
+                           } };
 
 static tgl_status run(tgl_signature *signature, const DLTensor *x, DLTensor *out, tgl_stream stream)
 {

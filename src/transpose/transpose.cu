@@ -30,14 +30,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose(transpose_tile_a
     const int in = thread % IN_VECTORS, group = thread / IN_VECTORS;
     const u8 *from = (const u8 *)a.x + at.batch * a.x_batch_bytes + (first_row + group * PATCH_ROWS) * a.x_row_bytes +
                      (at.col + in * VECTOR) * ELEMENT_BYTES;
-    enum { STEP = THREADS / IN_VECTORS * PATCH_ROWS };         /* rows from a thread's patch to its next */
+    enum { STEP = THREADS / IN_VECTORS * PATCH_ROWS }; /* rows from a thread's patch to its next */
     uint4 v[PATCHES][PATCH_ROWS];
 #pragma unroll
     for (int p = 0; p < PATCHES; p++)
         if (in * VECTOR < cols && p * STEP + group * PATCH_ROWS < rows)
 #pragma unroll
-            for (int r = 0; r < PATCH_ROWS; r++)
-                v[p][r] = load_ahead_u32x4(from + (p * STEP + r) * a.x_row_bytes);
+            for (int r = 0; r < PATCH_ROWS; r++) v[p][r] = load_ahead_u32x4(from + (p * STEP + r) * a.x_row_bytes);
 #pragma unroll
     for (int p = 0; p < PATCHES; p++)
         if (in * VECTOR < cols && p * STEP + group * PATCH_ROWS < rows)

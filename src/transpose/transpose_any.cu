@@ -27,15 +27,15 @@ enum { PART_BYTES = sizeof(part_type), PARTS = 16 / PART_BYTES };
  * and `right` are the bytes of these rows of x before and after the tile; used if rows are contiguous. All
  * loads of a patch are in flight before the first is used, so all loops of a patch are unrolled: two columns
  * of elements at a time took 87 us instead of 48, at 4000x7168 bf16, every second column, on H200. */
-DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_bytes, int first, int end,
-                   int cols, i64 left, i64 right)
+DEV void load_tile(tile_type &tile, const u8 *from, i64 x_row_bytes, i64 x_col_bytes, int first, int end, int cols,
+                   i64 left, i64 right)
 {
     const int in = (int)(threadIdx.x % IN_VECTORS), group = (int)(threadIdx.x / IN_VECTORS);
-    left += in * 16;                                           /* before this thread's vectors */
-    right += (cols - in * VECTOR) * ELEMENT_BYTES;             /* from their first bytes on */
+    left += in * 16;                               /* before this thread's vectors */
+    right += (cols - in * VECTOR) * ELEMENT_BYTES; /* from their first bytes on */
     const bool is_contiguous = x_col_bytes == ELEMENT_BYTES;
     const bool is_aligned = is_contiguous && misalignment(from) == 0 && x_row_bytes % 16 == 0 && right >= 16;
-    const bool is_inside = is_contiguous && left >= 15 && right >= 31;  /* both blocks exist */
+    const bool is_inside = is_contiguous && left >= 15 && right >= 31; /* both blocks exist */
 #pragma unroll 1
     for (int p = 0; p < PATCHES; p++) {
         const int row = (p * (THREADS / IN_VECTORS) + group) * PATCH_ROWS;
@@ -93,11 +93,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(transpose_ti
     pdl_wait();
     if (at.col >= num_cols || at.batch >= a.num_batches) return;
     const int step = ROWS - (int)halo * VECTOR, cols = (int)min((i64)COLS, num_cols - at.col);
-    const i64 row = at.row_tile * step - (int)halo * VECTOR;   /* the first tile begins before x does */
+    const i64 row = at.row_tile * step - (int)halo * VECTOR; /* the first tile begins before x does */
     const u8 *from = (const u8 *)a.x + at.batch * a.x_batch_bytes + row * a.x_row_bytes + at.col * a.x_col_bytes;
-    load_tile(tile, from, a.x_row_bytes, a.x_col_bytes, (int)max(-row, (i64)0),
-              (int)min((i64)ROWS, num_rows - row), cols, at.col * ELEMENT_BYTES,
-              (num_cols - at.col - cols) * ELEMENT_BYTES);
+    load_tile(tile, from, a.x_row_bytes, a.x_col_bytes, (int)max(-row, (i64)0), (int)min((i64)ROWS, num_rows - row),
+              cols, at.col * ELEMENT_BYTES, (num_cols - at.col - cols) * ELEMENT_BYTES);
     __syncthreads();
 
     /* Vectors k and k + 1 of row j of the tile make a block of out. This tile's part of row j of out begins
@@ -118,7 +117,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(transpose_ti
         const uint4 v = load_block(tile, first + j, ((int)halo + k) * 16 - back, halo);
         if (first + j < cols && back >= least && back <= most) *(uint4 *)(row_to - back + k * 16) = v;
     }
-    if (least > 0 || most < 31) {                              /* some blocks are ends of rows */
+    if (least > 0 || most < 31) { /* some blocks are ends of rows */
 #pragma unroll 1
         for (int j = first; j < cols; j += STEP, to += STEP * out_row_bytes) {
             const int back = (int)(u64)to & mask;

@@ -15,7 +15,8 @@
 #include "transpose/tile.h"
 
 static_assert(ELEMENT_BYTES == 1 || ELEMENT_BYTES == 2 || ELEMENT_BYTES == 4 || ELEMENT_BYTES == 8 ||
-              ELEMENT_BYTES == 16, "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
+                  ELEMENT_BYTES == 16,
+              "ELEMENT_BYTES is 1, 2, 4, 8 or 16");
 
 typedef part_of<ELEMENT_BYTES>::type part_type;
 enum { PART_BYTES = sizeof(part_type), PARTS = 16 / PART_BYTES };
@@ -45,8 +46,8 @@ DEV place place_after(place p, int count, i64 n0, i64 n1)
     return p;
 }
 
-extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
-    const __grid_constant__ transpose_copy_args args)
+extern "C" __global__ void __launch_bounds__(COPY_THREADS)
+    transpose_copy(const __grid_constant__ transpose_copy_args args)
 {
     const u8 *x = (const u8 *)args.x;
     u8 *out = (u8 *)args.out;
@@ -62,7 +63,7 @@ extern "C" __global__ void __launch_bounds__(COPY_THREADS) transpose_copy(
     pdl_wait();
 
     uint4 v[COPY_VECTORS];
-    u32 loaded = 0;                                 /* bit k: v[k] holds block k */
+    u32 loaded = 0; /* bit k: v[k] holds block k */
     if (x0_bytes == ELEMENT_BYTES) {
 #pragma unroll
         for (int k = 0; k < COPY_VECTORS; k++) {

@@ -16,9 +16,12 @@ typedef struct {
     const char *x;
     char *out;
     int element_bytes;
-    bool is_copy;   /* x is contiguous along `rows` too, or has no other dimension; the others in out's order */
+    bool is_copy; /* x is contiguous along `rows` too, or has no other dimension; the others in out's order */
     dimension rows, cols, batches;
-    union { transpose_tile_args tiles; transpose_copy_args copy; };         /* of the chosen kernel */
+    union {
+        transpose_tile_args tiles;
+        transpose_copy_args copy;
+    }; /* of the chosen kernel */
 } transpose_problem;
 
 TGL_DECLARE_FAST(tgl_status, tgl_transpose_tiles, const void *problem);

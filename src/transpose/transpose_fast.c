@@ -14,11 +14,11 @@
 #include "transpose/transpose_cpu.h"
 
 enum {
-    CPU_OUT_BYTES = 192,                    /* of a row of out in a tile; 2^n would use few sets of the cache */
-    CPU_X_BYTES = 1024,                     /* of a row of x in a tile, at most, */
-    CPU_MAX_COLS = 256,                     /* and at most this many elements */
-    CPU_NEAR_BYTES = 64 << 10,              /* rows of out within this many bytes need no buffer */
-    CPU_COPY_BYTES = 64 << 10               /* of a piece of a plain copy */
+    CPU_OUT_BYTES = 192,       /* of a row of out in a tile; 2^n would use few sets of the cache */
+    CPU_X_BYTES = 1024,        /* of a row of x in a tile, at most, */
+    CPU_MAX_COLS = 256,        /* and at most this many elements */
+    CPU_NEAR_BYTES = 64 << 10, /* rows of out within this many bytes need no buffer */
+    CPU_COPY_BYTES = 64 << 10  /* of a piece of a plain copy */
 };
 static int64_t cpu_tile_rows(int element_bytes) { return CPU_OUT_BYTES / element_bytes; }
 static int64_t cpu_tile_cols(int element_bytes) { return tgl_min(CPU_X_BYTES / element_bytes, CPU_MAX_COLS); }
@@ -41,17 +41,16 @@ TGL_ALWAYS_INLINE void tile(const transpose_problem *p, const char *x, char *out
             tgl_square(x + i * row_stride + j * e, row_stride, to + j * stride + i * e, stride, e);
     const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
     tgl_elements(x + square_cols * e, row_stride, e, to + square_cols * stride, stride, rows, more_cols, e);
-    tgl_elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows,
-                 square_cols, e);
+    tgl_elements(x + square_rows * row_stride, row_stride, e, to + square_rows * e, stride, more_rows, square_cols, e);
     if (is_near) return;
     for (int64_t j = 0; j < cols; j++) {
         const char *from = buffer + j * CPU_OUT_BYTES;
-        if (rows * e == CPU_OUT_BYTES) memcpy(out + j * out_stride, from, CPU_OUT_BYTES);   /* inline */
+        if (rows * e == CPU_OUT_BYTES) memcpy(out + j * out_stride, from, CPU_OUT_BYTES); /* inline */
         else memcpy(out + j * out_stride, from, (size_t)(rows * e));
     }
 }
 
-static void cpu_tiles(const void *context, int64_t begin, int64_t end)      /* tiles, down the rows of x first */
+static void cpu_tiles(const void *context, int64_t begin, int64_t end) /* tiles, down the rows of x first */
 {
     const transpose_problem *p = context;
     const int e = p->element_bytes;
@@ -80,7 +79,7 @@ static void cpu_tiles(const void *context, int64_t begin, int64_t end)      /* t
     }
 }
 
-static void cpu_copy(const void *context, int64_t begin, int64_t end)       /* pieces of the rows of out */
+static void cpu_copy(const void *context, int64_t begin, int64_t end) /* pieces of the rows of out */
 {
     const transpose_problem *p = context;
     const int e = p->element_bytes;
@@ -95,7 +94,7 @@ static void cpu_copy(const void *context, int64_t begin, int64_t end)       /* p
             memcpy(out, x, (size_t)(count * e));
             continue;
         }
-        switch (e) {                                    /* there is only one row, not contiguous in x */
+        switch (e) { /* there is only one row, not contiguous in x */
         case 1: tgl_elements(x, stride, 0, out, 0, count, 1, 1); break;
         case 2: tgl_elements(x, stride, 0, out, 0, count, 1, 2); break;
         case 4: tgl_elements(x, stride, 0, out, 0, count, 1, 4); break;

@@ -38,10 +38,10 @@ static inline bool in_child(const char *const *environment, bool (*f)(void), cha
         if (text) dup2(ends[1], STDERR_FILENO);
         close(ends[0]);
         close(ends[1]);
-        alarm(60);                      /* a child that hangs fails */
+        alarm(60); /* a child that hangs fails */
         const bool ok = f();
         fflush(stdout);
-        _exit(ok ? 0 : 1);              /* without the parent's exit handlers */
+        _exit(ok ? 0 : 1); /* without the parent's exit handlers */
     }
     close(ends[1]);
     size_t used = 0;

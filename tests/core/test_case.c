@@ -31,10 +31,10 @@ TEST(lists_expand)
     const char *const lines[] = { "m=1,2 n=3 dtype=f32,bf16", "  n=5   m=4 gap=7 ", NULL };
     CHECK_INT(case_count(lines), 5);
     CHECK_TEXT(text_at(lines, 0), "m=1 n=3 dtype=f32");
-    CHECK_TEXT(text_at(lines, 1), "m=1 n=3");               /* the default is left out */
+    CHECK_TEXT(text_at(lines, 1), "m=1 n=3"); /* the default is left out */
     CHECK_TEXT(text_at(lines, 2), "m=2 n=3 dtype=f32");
     CHECK_TEXT(text_at(lines, 3), "m=2 n=3");
-    CHECK_TEXT(text_at(lines, 4), "m=4 n=5 gap=7");         /* in the op's order */
+    CHECK_TEXT(text_at(lines, 4), "m=4 n=5 gap=7"); /* in the op's order */
     CHECK_INT(case_count(NULL), 0);
 }
 
@@ -42,11 +42,10 @@ TEST(bad_lists)
 {
     case_params p;
 #define AT(line) case_at(&listed, (const char *const[]){ line, NULL }, 0, &p)
-    CHECK_FAILS(AT("m=1 n=2 k=3"), TGL_ERR_ARGUMENT,
-                "k: is no parameter of op, want some of m= n= dtype=bf16 gap=0");
+    CHECK_FAILS(AT("m=1 n=2 k=3"), TGL_ERR_ARGUMENT, "k: is no parameter of op, want some of m= n= dtype=bf16 gap=0");
     CHECK_FAILS(AT("m=1"), TGL_ERR_ARGUMENT, "n: is not given, want a value");
     CHECK_FAILS(AT("m=1 n="), TGL_ERR_ARGUMENT, "n: is \"\", want a value of 1 to 31 characters");
-    CHECK_OK(AT("m=1,,2 n=1"));         /* case 0 is fine, case 1 is not */
+    CHECK_OK(AT("m=1,,2 n=1")); /* case 0 is fine, case 1 is not */
     CHECK_FAILS(case_at(&listed, (const char *const[]){ "m=1,,2 n=1", NULL }, 1, &p), TGL_ERR_ARGUMENT,
                 "m: is \"\", want a value of 1 to 31 characters");
     CHECK_FAILS(case_at(&listed, (const char *const[]){ "m=1 n=1", NULL }, 1, &p), TGL_ERR_ARGUMENT,
@@ -59,7 +58,11 @@ TEST(bad_lists)
 
 TEST(known_numbers)
 {
-    static const struct { tgl_dtype dtype; unsigned code; double value; } rows[] = {
+    static const struct {
+        tgl_dtype dtype;
+        unsigned code;
+        double value;
+    } rows[] = {
         { TGL_BF16, 0x3f80, 1 },        { TGL_BF16, 0xc2f7, -123.5 },
         { TGL_BF16, 0x0001, 0x1p-133 }, { TGL_BF16, 0x7f7f, 0x1.fep127 },
         { TGL_F16, 0x3c00, 1 },         { TGL_F16, 0x7bff, 65504 },
@@ -75,12 +78,9 @@ TEST(known_numbers)
         CHECK_THAT(case_decode(rows[i].dtype, &rows[i].code) == rows[i].value, "%s 0x%x is %g, want %g",
                    tgl_dtype_name(rows[i].dtype), rows[i].code, case_decode(rows[i].dtype, &rows[i].code),
                    rows[i].value);
-    CHECK(isinf(case_decode(TGL_BF16, &(uint16_t){ 0x7f80 })) &&
-          isnan(case_decode(TGL_BF16, &(uint16_t){ 0x7f81 })));
-    CHECK(isinf(case_decode(TGL_E5M2, &(uint8_t){ 0xfc })) &&
-          isnan(case_decode(TGL_E5M2, &(uint8_t){ 0x7d })));
-    CHECK(isnan(case_decode(TGL_E4M3, &(uint8_t){ 0x7f })) &&
-          isnan(case_decode(TGL_UE8M0, &(uint8_t){ 255 })));
+    CHECK(isinf(case_decode(TGL_BF16, &(uint16_t){ 0x7f80 })) && isnan(case_decode(TGL_BF16, &(uint16_t){ 0x7f81 })));
+    CHECK(isinf(case_decode(TGL_E5M2, &(uint8_t){ 0xfc })) && isnan(case_decode(TGL_E5M2, &(uint8_t){ 0x7d })));
+    CHECK(isnan(case_decode(TGL_E4M3, &(uint8_t){ 0x7f })) && isnan(case_decode(TGL_UE8M0, &(uint8_t){ 255 })));
 }
 
 TEST(rounding)
@@ -93,16 +93,15 @@ TEST(rounding)
             const double value = case_decode(dtypes[k], &code), above = case_decode(dtypes[k], &next);
             if (isnan(value) || isinf(value)) continue;
             case_encode(dtypes[k], value, &back);
-            if (back != code)
-                CHECK_THAT(false, "%s 0x%x came back as 0x%x", tgl_dtype_name(dtypes[k]), code, back);
+            if (back != code) CHECK_THAT(false, "%s 0x%x came back as 0x%x", tgl_dtype_name(dtypes[k]), code, back);
             if (isnan(above) || isinf(above)) continue;
-            case_encode(dtypes[k], (value + above) / 2, &between);      /* halfway: to the even code */
+            case_encode(dtypes[k], (value + above) / 2, &between); /* halfway: to the even code */
             if (between != (code & 1 ? next : code))
                 CHECK_THAT(false, "%s 0x%x and a half is 0x%x", tgl_dtype_name(dtypes[k]), code, between);
         }
     }
     unsigned out = 0;
-    case_encode(TGL_E4M3, 1e9, &out), CHECK_INT(out, 0x7e);         /* saturates */
+    case_encode(TGL_E4M3, 1e9, &out), CHECK_INT(out, 0x7e); /* saturates */
     case_encode(TGL_E5M2, -INFINITY, &out), CHECK_INT(out, 0xfb);
     case_encode(TGL_F16, 65520, &out), CHECK_INT(out, 0x7c00);
     case_encode(TGL_F16, 65519, &out), CHECK_INT(out, 0x7bff);
@@ -118,8 +117,14 @@ TEST(rounding)
 static case_report report;
 static bool same(tgl_dtype dtype, case_compare how, const void *seen, const void *want, int64_t count)
 {
-    case_tensor t = { .name = "out", .role = CASE_OUT, .dtype = dtype, .ndim = 1, .shape = { count },
-                      .strides = { 1 }, .compare = how, .slots = count };
+    case_tensor t = { .name = "out",
+                      .role = CASE_OUT,
+                      .dtype = dtype,
+                      .ndim = 1,
+                      .shape = { count },
+                      .strides = { 1 },
+                      .compare = how,
+                      .slots = count };
     t.element_bytes = tgl_dtype_bits(tgl_dtype_to_dlpack(dtype)) / 8;
     t.storage = t.data = (char *)(uintptr_t)want;
     return case_compare_tensor(&t, seen, &report);
@@ -167,25 +172,34 @@ TEST(compare_bf16)
     const uint16_t want[8] = { 0x3f80, 0x4000, 0xbf80, 0, 0x3f80, 0x4000, 0xbf80, 0 };
     uint16_t seen[8];
     memcpy(seen, want, sizeof seen);
-    seen[0]++, seen[1]--, seen[2]++;                                /* 3 of 8: 1 + 0.25 * 8 */
+    seen[0]++, seen[1]--, seen[2]++; /* 3 of 8: 1 + 0.25 * 8 */
     CHECK(same(TGL_BF16, how, seen, want, 8));
     seen[4]++;
     CHECK(!same(TGL_BF16, how, seen, want, 8));
-    CHECK_TEXT(report.text,
-               "out[0]: is 0x3f81 (1.0078125), want 0x3f80 (1); 4 of 8 elements differ in bits, want 3");
-    CHECK(!same(TGL_BF16, how, U16(0x3f82), U16(0x3f80), 1));       /* two steps */
-    CHECK(same(TGL_BF16, (case_compare){ .mode = CASE_BF16, .ulp = 1, .atol = 0.02 }, U16(0x3f82),
-               U16(0x3f80), 1));
-    CHECK(same(TGL_BF16, how, U16(0x8001), U16(0x0000), 1) &&
-          !same(TGL_BF16, how, U16(0x8001), U16(0x0001), 1));
-    CHECK(!same(TGL_BF16, how, U16(0x7f80), U16(0x7f7f), 1));       /* infinity is no neighbour */
+    CHECK_TEXT(report.text, "out[0]: is 0x3f81 (1.0078125), want 0x3f80 (1); 4 of 8 elements differ in bits, want 3");
+    CHECK(!same(TGL_BF16, how, U16(0x3f82), U16(0x3f80), 1)); /* two steps */
+    CHECK(same(TGL_BF16, (case_compare){ .mode = CASE_BF16, .ulp = 1, .atol = 0.02 }, U16(0x3f82), U16(0x3f80), 1));
+    CHECK(same(TGL_BF16, how, U16(0x8001), U16(0x0000), 1) && !same(TGL_BF16, how, U16(0x8001), U16(0x0001), 1));
+    CHECK(!same(TGL_BF16, how, U16(0x7f80), U16(0x7f7f), 1)); /* infinity is no neighbour */
     CHECK(same(TGL_BF16, how, U16(0xffc0), U16(0x7fc1), 1));
 }
 
 /* ---- what case_check catches ---- */
 
-typedef enum { RIGHT, WRONG_ELEMENT, UNWRITTEN, BEFORE, AFTER, GAP, INPUT, RANDOM, FAILS, DIRTY_WORKSPACE,
-               LONG_WORKSPACE, OPEN_ROW } deed;
+typedef enum {
+    RIGHT,
+    WRONG_ELEMENT,
+    UNWRITTEN,
+    BEFORE,
+    AFTER,
+    GAP,
+    INPUT,
+    RANDOM,
+    FAILS,
+    DIRTY_WORKSPACE,
+    LONG_WORKSPACE,
+    OPEN_ROW
+} deed;
 static deed now;
 static const bool second_row_open[2] = { false, true };
 
@@ -248,9 +262,17 @@ static tgl_status run_and_count(const case_arguments *a)
  * some pattern is not that. */
 TEST(scrubbed)
 {
-    static const case_op op = { .name = "copy", .params = "dtype=u8", .setup = setup_copy,
-                                .run = run_and_count, .oracle = oracle_copy, .workspace = workspace_of_copy };
-    static const struct { deed what; case_result result; const char *end; } deeds[] = {
+    static const case_op op = { .name = "copy",
+                                .params = "dtype=u8",
+                                .setup = setup_copy,
+                                .run = run_and_count,
+                                .oracle = oracle_copy,
+                                .workspace = workspace_of_copy };
+    static const struct {
+        deed what;
+        case_result result;
+        const char *end;
+    } deeds[] = {
         { RIGHT, CASE_PASSED, "" },
         { UNWRITTEN, CASE_FAILED, " (pattern ones)" },
         { GAP, CASE_FAILED, " (pattern ones)" },
@@ -294,9 +316,16 @@ TEST(patterns)
 
 TEST(check_catches)
 {
-    static const case_op op = { .name = "copy", .params = "dtype=u8", .setup = setup_copy, .run = run_copy,
-                                .oracle = oracle_copy, .workspace = workspace_of_copy };
-    static const struct { deed what; const char *begin; } deeds[] = {
+    static const case_op op = { .name = "copy",
+                                .params = "dtype=u8",
+                                .setup = setup_copy,
+                                .run = run_copy,
+                                .oracle = oracle_copy,
+                                .workspace = workspace_of_copy };
+    static const struct {
+        deed what;
+        const char *begin;
+    } deeds[] = {
         { RIGHT, "" },
         { WRONG_ELEMENT, "out[1, 2]: is 0x" },
         { UNWRITTEN, "out[1, 1]: is 0xff (255), want 0x" },
@@ -316,7 +345,8 @@ TEST(check_catches)
     CHECK_OK(case_at(&op, (const char *const[]){ "", NULL }, 0, &params));
     for (size_t i = 0; i < sizeof deeds / sizeof *deeds; i++) {
         now = deeds[i].what;
-        if ((now == AFTER || now == LONG_WORKSPACE) && BACKEND_HAS_ASAN) continue;      /* which would end the program there */
+        if ((now == AFTER || now == LONG_WORKSPACE) && BACKEND_HAS_ASAN)
+            continue; /* which would end the program there */
         const case_result result = case_check(&op, &params, &cpu, &report);
         CHECK_INT(result, *deeds[i].begin ? CASE_FAILED : CASE_PASSED);
         CHECK_THAT(!strncmp(report.text, deeds[i].begin, strlen(deeds[i].begin)) &&
@@ -337,8 +367,7 @@ TEST(inputs_come_from_the_name)
     case_instance *a, *b, *other;
     CHECK_OK(backend_open("cpu", &cpu));
     CHECK_OK(case_at(op, (const char *const[]){ "num_rows=9 num_cols=7 dtype=f32", NULL }, 0, &params));
-    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, &a)) &&
-            CHECK_OK(case_open(op, &params, &cpu, &b)));
+    REQUIRE(CHECK_OK(case_open(op, &params, &cpu, &a)) && CHECK_OK(case_open(op, &params, &cpu, &b)));
     CHECK_OK(case_at(op, (const char *const[]){ "num_rows=9 num_cols=7 dtype=i32", NULL }, 0, &params));
     REQUIRE(CHECK_OK(case_open(op, &params, &cpu, &other)));
     CHECK_TEXT(a->problem.label, "transpose num_rows=9 num_cols=7 dtype=f32");
@@ -356,8 +385,7 @@ TEST(words)
     CHECK_INT(case_word(&c, "m", "packed hal gap"), -1);
     CHECK_INT(case_word(&c, "m", ""), -1);
     CHECK_OK(case_check_word(&c, "m", "packed half"));
-    CHECK_FAILS(case_check_word(&c, "m", "packed gap"), TGL_ERR_ARGUMENT,
-                "m: is \"half\", want one of: packed gap");
+    CHECK_FAILS(case_check_word(&c, "m", "packed gap"), TGL_ERR_ARGUMENT, "m: is \"half\", want one of: packed gap");
 }
 
 TEST(models)
@@ -371,7 +399,7 @@ TEST(models)
     CHECK(case_model_named("deepseek-v3") == &case_models[0] && !case_model_named("deepseek"));
 }
 
-TEST(every_line_of_every_model)     /* is of cases that the op takes */
+TEST(every_line_of_every_model) /* is of cases that the op takes */
 {
     const case_op *op;
     for (const case_model *model = case_models; model->name; model++) {
@@ -393,7 +421,7 @@ TEST(every_line_of_every_model)     /* is of cases that the op takes */
 
 static int by_text(const void *a, const void *b) { return strcmp(a, b); }
 
-TEST(every_case_of_every_list)      /* can be made; names are unique within a list */
+TEST(every_case_of_every_list) /* can be made; names are unique within a list */
 {
     const case_op *op;
     backend cpu;
@@ -408,15 +436,14 @@ TEST(every_case_of_every_list)      /* can be made; names are unique within a li
                 case_params params;
                 case_facts facts;
                 if (!CHECK_OK(case_at(op, op->lists[list], k, &params))) continue;
-                if (list == CASE_SLOW && !test_slow()) continue;        /* counting their bytes takes long */
+                if (list == CASE_SLOW && !test_slow()) continue; /* counting their bytes takes long */
                 if (!CHECK_OK(case_describe(op, &params, &cpu, &facts))) continue;
                 strcpy(labels[k], facts.label);
                 if (list == CASE_BENCH) CHECK(facts.bytes > 0);
             }
             qsort(labels, (size_t)count, CASE_LABEL, by_text);
             for (int64_t k = 1; k < count; k++)
-                CHECK_THAT(!labels[k][0] || strcmp(labels[k - 1], labels[k]), "\"%s\" is there twice",
-                           labels[k]);
+                CHECK_THAT(!labels[k][0] || strcmp(labels[k - 1], labels[k]), "\"%s\" is there twice", labels[k]);
             free(labels);
         }
 }
@@ -426,7 +453,7 @@ static bool has_both(const case_params *a, const case_params *b, int i, int j)
     return !strcmp(a->item[i].value, b->item[i].value) && !strcmp(a->item[j].value, b->item[j].value);
 }
 
-TEST(pairs)             /* TEGULA_TEST_SHARE=pairs leaves out no pair of values, and many cases */
+TEST(pairs) /* TEGULA_TEST_SHARE=pairs leaves out no pair of values, and many cases */
 {
     static const char *const names[] = { "transpose", "moe_route", "quant_cast_back", "engram_lookup" };
     for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
@@ -454,16 +481,15 @@ TEST(pairs)             /* TEGULA_TEST_SHARE=pairs leaves out no pair of values,
     }
 }
 
-TEST(bytes_moved)       /* of the specification: 2 * elements * size */
+TEST(bytes_moved) /* of the specification: 2 * elements * size */
 {
     case_params params;
     case_facts facts;
     backend cpu;
     const case_op *op = case_find("batched_transpose");
     CHECK_OK(backend_open("cpu", &cpu));
-    CHECK_OK(case_at(op,
-                     (const char *const[]){ "num_batches=32 num_rows=8064 num_cols=7168 dtype=bf16", NULL },
-                     0, &params));
+    CHECK_OK(case_at(op, (const char *const[]){ "num_batches=32 num_rows=8064 num_cols=7168 dtype=bf16", NULL }, 0,
+                     &params));
     CHECK_OK(case_describe(op, &params, &cpu, &facts));
     CHECK_INT(facts.bytes, 2 * (int64_t)32 * 8064 * 7168 * 2);
     CHECK_TEXT(facts.label, "batched_transpose num_batches=32 num_rows=8064 num_cols=7168 dtype=bf16");

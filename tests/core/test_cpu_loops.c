@@ -29,10 +29,10 @@ static void compare(case_instance *k, const char *op_name, const char *text)
             size_t same = 0, bytes = k->memory_bytes[i];
             if (bytes && !memcmp(plain[i], k->memory[i], bytes)) continue;
             while (same < bytes && plain[i][same] == k->memory[i][same]) same++;
-            ok &= CHECK_THAT(same == bytes, "%s %s, loops %d: %s differs at byte %zu of %zu", op_name, text,
-                             (int)level, k->problem.tensors[i].name, same, bytes);
+            ok &= CHECK_THAT(same == bytes, "%s %s, loops %d: %s differs at byte %zu of %zu", op_name, text, (int)level,
+                             k->problem.tensors[i].name, same, bytes);
         }
-        if (tgl_cpu() < level) break;           /* the CPU has no more */
+        if (tgl_cpu() < level) break; /* the CPU has no more */
     }
     for (int i = 0; i < k->problem.num_tensors; i++) free(plain[i]);
 }
@@ -40,7 +40,7 @@ static void compare(case_instance *k, const char *op_name, const char *text)
 static void compare_list(const case_op *op, const char *const *lines)
 {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || defined(__clang__)
-    enum { STEP = 9 };          /* for plain loops under sanitizers; the op's own tests have the fast ones */
+    enum { STEP = 9 }; /* for plain loops under sanitizers; the op's own tests have the fast ones */
 #else
     enum { STEP = 1 };
 #endif
@@ -70,7 +70,7 @@ static void compare_ops(const char *const *names)
 
 TEST(transpose) { compare_ops((const char *const[]){ "transpose", "batched_transpose", NULL }); }
 
-TEST(moe)       /* those with fast loops */
+TEST(moe) /* those with fast loops */
 {
     compare_ops((const char *const[]){ "moe_topk_gate", "moe_topk_sum_and_topk_group_idx", "moe_top2_sum_gate",
                                        "moe_hash_gate", "moe_normalize_weight", "moe_reduce_fused", NULL });

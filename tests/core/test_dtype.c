@@ -4,13 +4,17 @@
 #include "test.h"
 
 /* DLPack's codes, as its header gives them. */
-static const struct { tgl_dtype dtype; const char *name; int code, bits, lanes; } known[] = {
-    { TGL_BOOL, "bool", 6, 8, 1 },     { TGL_I8, "i8", 0, 8, 1 },       { TGL_I16, "i16", 0, 16, 1 },
-    { TGL_I32, "i32", 0, 32, 1 },      { TGL_I64, "i64", 0, 64, 1 },    { TGL_U8, "u8", 1, 8, 1 },
-    { TGL_U16, "u16", 1, 16, 1 },      { TGL_U32, "u32", 1, 32, 1 },    { TGL_U64, "u64", 1, 64, 1 },
-    { TGL_F16, "f16", 2, 16, 1 },      { TGL_BF16, "bf16", 4, 16, 1 },  { TGL_F32, "f32", 2, 32, 1 },
-    { TGL_F64, "f64", 2, 64, 1 },      { TGL_C64, "c64", 5, 64, 1 },    { TGL_C128, "c128", 5, 128, 1 },
-    { TGL_E4M3, "e4m3", 10, 8, 1 },    { TGL_E5M2, "e5m2", 12, 8, 1 },  { TGL_UE8M0, "ue8m0", 14, 8, 1 },
+static const struct {
+    tgl_dtype dtype;
+    const char *name;
+    int code, bits, lanes;
+} known[] = {
+    { TGL_BOOL, "bool", 6, 8, 1 },      { TGL_I8, "i8", 0, 8, 1 },      { TGL_I16, "i16", 0, 16, 1 },
+    { TGL_I32, "i32", 0, 32, 1 },       { TGL_I64, "i64", 0, 64, 1 },   { TGL_U8, "u8", 1, 8, 1 },
+    { TGL_U16, "u16", 1, 16, 1 },       { TGL_U32, "u32", 1, 32, 1 },   { TGL_U64, "u64", 1, 64, 1 },
+    { TGL_F16, "f16", 2, 16, 1 },       { TGL_BF16, "bf16", 4, 16, 1 }, { TGL_F32, "f32", 2, 32, 1 },
+    { TGL_F64, "f64", 2, 64, 1 },       { TGL_C64, "c64", 5, 64, 1 },   { TGL_C128, "c128", 5, 128, 1 },
+    { TGL_E4M3, "e4m3", 10, 8, 1 },     { TGL_E5M2, "e5m2", 12, 8, 1 }, { TGL_UE8M0, "ue8m0", 14, 8, 1 },
     { TGL_E2M1X2, "e2m1x2", 17, 4, 2 },
 };
 enum { NUM_KNOWN = sizeof known / sizeof *known };
@@ -29,7 +33,7 @@ TEST(known_dtypes)
         CHECK((known[i].dtype & (known[i].dtype - 1)) == 0 && !(all & known[i].dtype));
         all |= known[i].dtype;
     }
-    CHECK_INT(all | TGL_OTHER, TGL_ANY);        /* and no bit of TGL_ANY is anything else */
+    CHECK_INT(all | TGL_OTHER, TGL_ANY); /* and no bit of TGL_ANY is anything else */
 }
 
 TEST(every_code_and_width)
@@ -47,12 +51,12 @@ TEST(every_code_and_width)
                 if (tgl_dtype_of(d) != want)
                     CHECK_THAT(false, "code %d with %d bits and %d lanes is %u, want %u", code, bits, lanes,
                                tgl_dtype_of(d), want);
-                const tgl_dtype sets[] = { TGL_ANY, want, TGL_ANY & ~want, TGL_F32 | TGL_E2M1X2,
-                                           TGL_BOOL | TGL_OTHER, 0 };
+                const tgl_dtype sets[] = {
+                    TGL_ANY, want, TGL_ANY & ~want, TGL_F32 | TGL_E2M1X2, TGL_BOOL | TGL_OTHER, 0
+                };
                 for (size_t i = 0; i < sizeof sets / sizeof *sets; i++)
                     if (tgl_dtype_is(d, sets[i]) != ((want & sets[i]) != 0))
-                        CHECK_THAT(false, "code %d with %d bits and %d lanes in set %x", code, bits, lanes,
-                                   sets[i]);
+                        CHECK_THAT(false, "code %d with %d bits and %d lanes in set %x", code, bits, lanes, sets[i]);
             }
     CHECK_INT(tgl_dtype_of((DLDataType){ 2, 255, 65535 }), 0);
     CHECK_INT(tgl_dtype_bits((DLDataType){ 2, 255, 65535 }), 255 * 65535);

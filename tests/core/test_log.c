@@ -91,7 +91,7 @@ TEST(a_call_with_a_null_tensor)
 
 static bool indices_out_of_range(void)
 {
-    int64_t longs[] = { 7, -1, 8, 2, 9, INT64_MAX };        /* rows of two, three apart */
+    int64_t longs[] = { 7, -1, 8, 2, 9, INT64_MAX }; /* rows of two, three apart */
     int32_t shorts[] = { 0, 7, INT32_MIN, 3 };
     int64_t shape[] = { 2, 2 }, strides[] = { 3, 1 }, four = 4, eight = 8;
     DLTensor t = { longs, cpu, 2, { TGL_DL_INT, 64, 1 }, shape, strides, 0 };
@@ -112,12 +112,11 @@ static bool indices_out_of_range(void)
 TEST(indices)
 {
     CHECK(in_child(ENVIRONMENT("TEGULA_LOG=call"), indices_out_of_range, text));
-    CHECK_TEXT(text,
-               "tegula: topk_idx: 1 of 4 indices are out of range: [1, 1] is 9, want < 8\n"
-               "tegula: ids: 2 of 4 indices are out of range: [1, 0] is 7, want < 3\n"
-               "tegula: tgl_moe_group_count(group_idx i64 [2, 2] strides [3, 1] on cpu, counts i32 [8] on "
-               "cpu)\n"
-               "tegula: group_idx: 1 of 4 indices are out of range: [1, 1] is 9, want < 8\n");
+    CHECK_TEXT(text, "tegula: topk_idx: 1 of 4 indices are out of range: [1, 1] is 9, want < 8\n"
+                     "tegula: ids: 2 of 4 indices are out of range: [1, 0] is 7, want < 3\n"
+                     "tegula: tgl_moe_group_count(group_idx i64 [2, 2] strides [3, 1] on cpu, counts i32 [8] on "
+                     "cpu)\n"
+                     "tegula: group_idx: 1 of 4 indices are out of range: [1, 1] is 9, want < 8\n");
     CHECK(in_child(ENVIRONMENT("TEGULA_LOG=info"), indices_out_of_range, text));
     CHECK_TEXT(text, "");
 }
@@ -128,7 +127,8 @@ static bool long_lines(void)
     for (int i = 0; i < 8; i++) shape[i] = INT64_MAX;
     const DLTensor t = { NULL, cpu, 8, { TGL_DL_FLOAT, 32, 1 }, shape, shape, 0 }, *tensors[12];
     static tgl_signature s = TGL_SIGNATURE("op(a: f32[n], b: f32[n], c: f32[n], d: f32[n], e: f32[n], f: f32[n],"
-                                           " g: f32[n], h: f32[n], i: f32[n], j: f32[n], k: f32[n], l: f32[n])", NULL);
+                                           " g: f32[n], h: f32[n], i: f32[n], j: f32[n], k: f32[n], l: f32[n])",
+                                           NULL);
     for (int i = 0; i < 12; i++) tensors[i] = &t;
     tgl_log_signature(&s, tensors);
     char word[4000];
@@ -138,7 +138,7 @@ static bool long_lines(void)
     return true;
 }
 
-TEST(long_lines_are_cut)        /* and stay lines */
+TEST(long_lines_are_cut) /* and stay lines */
 {
     CHECK(in_child(ENVIRONMENT("TEGULA_LOG=call"), long_lines, text));
     int lines = 0;
@@ -173,8 +173,7 @@ TEST(lines_of_threads_do_not_mix)
     int lines = 0;
     for (const char *line = text, *end; (end = strchr(line, '\n')); line = end + 1, lines++) {
         CHECK_INT(end - line, 46);
-        CHECK(!strncmp(line, "tegula: thread ", 15) &&
-              !strncmp(line + 16, " says something of some length", 30));
+        CHECK(!strncmp(line, "tegula: thread ", 15) && !strncmp(line + 16, " says something of some length", 30));
     }
     CHECK_INT(lines, 80);
 }

@@ -21,7 +21,7 @@ TEST(every_op)
         CHECK(in_child(ENVIRONMENT("TEGULA_LOG=call"), calls, text));
         snprintf(call, sizeof call, "tegula: tgl_%s(", op->name);
         REQUIRE(CHECK_THAT(!strncmp(text, call, strlen(call)), "%s logs \"%s\"", op->name, text));
-        text[strcspn(text, "\n")] = 0;                  /* an op may call another, which logs too */
+        text[strcspn(text, "\n")] = 0; /* an op may call another, which logs too */
         for (int k = 0; k < c.num_tensors; k++) {
             const case_tensor *t = &c.tensors[k];
             char want[128];

@@ -6,10 +6,7 @@
 __extension__ typedef __int128 wide;
 
 /* The least q with q * b >= a, in 128 bits, where nothing overflows. */
-static bool is_ceil_div(int64_t q, int64_t a, int64_t b)
-{
-    return (wide)q * b >= a && ((wide)q - 1) * b < a;
-}
+static bool is_ceil_div(int64_t q, int64_t a, int64_t b) { return (wide)q * b >= a && ((wide)q - 1) * b < a; }
 
 TEST(ceil_div)
 {
@@ -19,8 +16,8 @@ TEST(ceil_div)
             for (int64_t a = near[i]; a - near[i] < 4 && a >= 0; a = a < INT64_MAX ? a + 1 : -1)
                 for (int64_t b = near[j]; b - near[j] < 4 && b >= 0; b = b < INT64_MAX ? b + 1 : -1)
                     if (b > 0)
-                        CHECK_THAT(is_ceil_div(tgl_ceil_div(a, b), a, b), "%lld / %lld gives %lld",
-                                   (long long)a, (long long)b, (long long)tgl_ceil_div(a, b));
+                        CHECK_THAT(is_ceil_div(tgl_ceil_div(a, b), a, b), "%lld / %lld gives %lld", (long long)a,
+                                   (long long)b, (long long)tgl_ceil_div(a, b));
     CHECK_INT(tgl_ceil_div(INT64_MAX, 2), (int64_t)1 << 62);
 }
 

@@ -25,8 +25,7 @@ static bool cache_dir_is(const char *want)
 static bool defaults(void)
 {
     const tgl_settings *s = tgl_settings_get();
-    bool ok =
-        CHECK_INT(s->log_level, TGL_LOG_OFF) && CHECK_TEXT(s->libcuda, "") && CHECK_TEXT(s->libnvrtc, "");
+    bool ok = CHECK_INT(s->log_level, TGL_LOG_OFF) && CHECK_TEXT(s->libcuda, "") && CHECK_TEXT(s->libnvrtc, "");
     ok &= CHECK_TEXT(s->cache_readonly, "") && CHECK_TEXT(s->home, "") && CHECK_TEXT(s->xdg_cache_home, "");
     ok &= CHECK(tgl_get_num_threads() >= 1) && CHECK_INT(tgl_settings_num_sms(0, 132), 132);
     ok &= CHECK(tgl_get_pdl()) && CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);
@@ -38,14 +37,15 @@ TEST(defaults)
     CHECK(in_child(NO_ENVIRONMENT, defaults, text));
     CHECK_TEXT(text, "");
     /* an empty variable counts as not set */
-    IN_CHILD(defaults, "TEGULA_LOG=", "TEGULA_CPU=", "TEGULA_NUM_THREADS=", "TEGULA_NUM_SMS=", "TEGULA_PDL=", "TEGULA_JIT=",
+    IN_CHILD(defaults,
+             "TEGULA_LOG=", "TEGULA_CPU=", "TEGULA_NUM_THREADS=", "TEGULA_NUM_SMS=", "TEGULA_PDL=", "TEGULA_JIT=",
              "TEGULA_LIBCUDA=", "TEGULA_LIBNVRTC=", "TEGULA_CACHE_READONLY=", "HOME=", "XDG_CACHE_HOME=");
     CHECK_TEXT(text, "");
 }
 
 /* ---- threads ---- */
 
-static bool has_threads(void)       /* without OpenMP there is always one */
+static bool has_threads(void) /* without OpenMP there is always one */
 {
     const int before = tgl_get_num_threads();
     tgl_set_num_threads(before + 2);
@@ -65,10 +65,9 @@ static bool thread_setter(void)
     if (!has_threads()) return CHECK_INT(tgl_get_num_threads(), 1);
     const int otherwise = tgl_get_num_threads();
     bool ok = CHECK_OK(tgl_set_num_threads(5)) && CHECK_INT(tgl_get_num_threads(), 5);
-    ok &= CHECK_FAILS(tgl_set_num_threads(-1), TGL_ERR_ARGUMENT,
-                      "num_threads: is -1, want 0 (the default) to 1024");
-    ok &= CHECK_FAILS(tgl_set_num_threads(1025), TGL_ERR_ARGUMENT,
-                      "num_threads: is 1025, want 0 (the default) to 1024");
+    ok &= CHECK_FAILS(tgl_set_num_threads(-1), TGL_ERR_ARGUMENT, "num_threads: is -1, want 0 (the default) to 1024");
+    ok &=
+        CHECK_FAILS(tgl_set_num_threads(1025), TGL_ERR_ARGUMENT, "num_threads: is 1025, want 0 (the default) to 1024");
     ok &= CHECK_INT(tgl_get_num_threads(), 5);
     return ok && CHECK_OK(tgl_set_num_threads(0)) && CHECK_INT(tgl_get_num_threads(), otherwise);
 }
@@ -92,19 +91,16 @@ TEST(bad_values_fall_back_with_a_line)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
         char variable[64], line[128];
         snprintf(variable, sizeof variable, "TEGULA_NUM_THREADS=%s", words[i]);
-        snprintf(line, sizeof line, "tegula: TEGULA_NUM_THREADS: is \"%s\", want a number from 0 to 1024\n",
-                 words[i]);
+        snprintf(line, sizeof line, "tegula: TEGULA_NUM_THREADS: is \"%s\", want a number from 0 to 1024\n", words[i]);
         IN_CHILD(default_threads, variable, "TEGULA_LOG=error");
         CHECK_TEXT(text, line);
-        IN_CHILD(default_threads, variable);            /* nothing is printed unless asked for */
+        IN_CHILD(default_threads, variable); /* nothing is printed unless asked for */
         CHECK_TEXT(text, "");
     }
     IN_CHILD(defaults, "TEGULA_LOG=loud");
-    IN_CHILD(default_threads, "TEGULA_LOG=error", "TEGULA_NUM_SMS=many", "TEGULA_PDL=yes",
-             "TEGULA_JIT=Never");
-    CHECK_TEXT(text,
-               "tegula: TEGULA_NUM_SMS: is \"many\", want a number from 0 to 2147483647; TEGULA_PDL: is "
-               "\"yes\", want 0 or 1; TEGULA_JIT: is \"Never\", want auto or never\n");
+    IN_CHILD(default_threads, "TEGULA_LOG=error", "TEGULA_NUM_SMS=many", "TEGULA_PDL=yes", "TEGULA_JIT=Never");
+    CHECK_TEXT(text, "tegula: TEGULA_NUM_SMS: is \"many\", want a number from 0 to 2147483647; TEGULA_PDL: is "
+                     "\"yes\", want 0 or 1; TEGULA_JIT: is \"Never\", want auto or never\n");
 }
 
 static bool defaults_but_log(void)
@@ -154,8 +150,7 @@ static bool twenty_sms(void)
     ok &= CHECK_OK(tgl_set_num_sms(1, 64)) && CHECK_INT(tgl_settings_num_sms(1, 132), 64);
     ok &= CHECK_INT(tgl_settings_num_sms(0, 132), 20); /* the others as before */
     ok &= CHECK_OK(tgl_set_num_sms(1, 500)) && CHECK_INT(tgl_settings_num_sms(1, 132), 132);
-    ok &= CHECK_OK(tgl_set_num_sms(1, 0)) &&
-          CHECK_INT(tgl_settings_num_sms(1, 132), 132); /* 0 is all: it wins too */
+    ok &= CHECK_OK(tgl_set_num_sms(1, 0)) && CHECK_INT(tgl_settings_num_sms(1, 132), 132); /* 0 is all: it wins too */
     ok &= CHECK_FAILS(tgl_set_num_sms(0, -1), TGL_ERR_ARGUMENT, "num_sms: is -1, want 0 (all) or more");
     ok &= CHECK_FAILS(tgl_set_num_sms(-1, 4), TGL_ERR_ARGUMENT, "device: is -1, want 0..63");
     ok &= CHECK_FAILS(tgl_set_num_sms(64, 4), TGL_ERR_ARGUMENT, "device: is 64, want 0..63");
@@ -192,8 +187,7 @@ static bool folder_setter(void)
     char long_path[TGL_PATH_BYTES + 1];
     memset(long_path, 'p', TGL_PATH_BYTES);
     long_path[TGL_PATH_BYTES] = 0;
-    ok &= CHECK_FAILS(tgl_set_cache_dir(long_path), TGL_ERR_ARGUMENT,
-                      "path: has 4096 bytes, want fewer than 4096");
+    ok &= CHECK_FAILS(tgl_set_cache_dir(long_path), TGL_ERR_ARGUMENT, "path: has 4096 bytes, want fewer than 4096");
     ok &= cache_dir_is("");
     long_path[TGL_PATH_BYTES - 1] = 0;
     ok &= CHECK_OK(tgl_set_cache_dir(long_path)) && cache_dir_is(long_path);
@@ -207,7 +201,7 @@ TEST(cache_dir)
     IN_CHILD(from_home, "HOME=/home/me", "XDG_CACHE_HOME=relative"); /* its specification: to be ignored */
     IN_CHILD(no_folder, "HOME=relative");
     IN_CHILD(named, "HOME=/home/me", "TEGULA_CACHE_DIR=/some/folder");
-    IN_CHILD(no_folder, "HOME=/home/me", "TEGULA_CACHE_DIR=");           /* set and empty: no disk cache */
+    IN_CHILD(no_folder, "HOME=/home/me", "TEGULA_CACHE_DIR="); /* set and empty: no disk cache */
     IN_CHILD(folder_setter, "HOME=/home/me", "TEGULA_CACHE_DIR=/some/folder");
     static char long_variable[TGL_PATH_BYTES + 64] = "TEGULA_CACHE_DIR=/";
     memset(long_variable + strlen(long_variable), 'p', TGL_PATH_BYTES);
@@ -217,28 +211,32 @@ TEST(cache_dir)
 static bool files(void)
 {
     const tgl_settings *s = tgl_settings_get();
-    setenv("TEGULA_LIBCUDA", "/changed/since", 1);          /* read once */
+    setenv("TEGULA_LIBCUDA", "/changed/since", 1); /* read once */
     return CHECK_TEXT(s->libcuda, "/l/libcuda.so") && CHECK_TEXT(s->libnvrtc, "/l/libnvrtc.so") &&
-           CHECK_TEXT(s->cache_readonly, "/baked") &&
-           CHECK_TEXT(tgl_settings_get()->libcuda, "/l/libcuda.so");
+           CHECK_TEXT(s->cache_readonly, "/baked") && CHECK_TEXT(tgl_settings_get()->libcuda, "/l/libcuda.so");
 }
 
 TEST(library_files)
 {
-    IN_CHILD(files, "TEGULA_LIBCUDA=/l/libcuda.so", "TEGULA_LIBNVRTC=/l/libnvrtc.so",
-             "TEGULA_CACHE_READONLY=/baked");
+    IN_CHILD(files, "TEGULA_LIBCUDA=/l/libcuda.so", "TEGULA_LIBNVRTC=/l/libnvrtc.so", "TEGULA_CACHE_READONLY=/baked");
 }
 
 /* ---- the table for people ---- */
 
 static bool rows(void)
 {
-    static const struct { const char *variable, *value; } want[] = {
-        { "TEGULA_LOG", "off" },           { "TEGULA_CPU", "plain" },
+    static const struct {
+        const char *variable, *value;
+    } want[] = {
+        { "TEGULA_LOG", "off" },
+        { "TEGULA_CPU", "plain" },
         { "TEGULA_NUM_THREADS", NULL },
-        { "TEGULA_NUM_SMS", "7" },         { "TEGULA_PDL", "0" },
-        { "TEGULA_JIT", "never" },         { "TEGULA_CACHE_DIR", "/some/folder" },
-        { "TEGULA_CACHE_READONLY", "/baked" }, { "TEGULA_LIBCUDA", "/l/libcuda.so" },
+        { "TEGULA_NUM_SMS", "7" },
+        { "TEGULA_PDL", "0" },
+        { "TEGULA_JIT", "never" },
+        { "TEGULA_CACHE_DIR", "/some/folder" },
+        { "TEGULA_CACHE_READONLY", "/baked" },
+        { "TEGULA_LIBCUDA", "/l/libcuda.so" },
         { "TEGULA_LIBNVRTC", "" },
     };
     bool ok = true;
@@ -293,7 +291,7 @@ TEST(setuid)
     if (getenv("TEGULA_TEST_CHILD")) {
         const bool is_secure = getauxval(AT_SECURE) != 0, ok = is_secure && ignores_the_environment();
         fflush(stdout);
-        _exit(!is_secure ? NOT_SETUID : ok ? 0 : 1);    /* at once: the leak sanitizer may not trace such a process */
+        _exit(!is_secure ? NOT_SETUID : ok ? 0 : 1); /* at once: the leak sanitizer may not trace such a process */
     }
     if (geteuid() != 0) SKIP("only root can make a program of another user's");
     char folder[] = "/tmp/tegula-setuid-XXXXXX", copy[64], line[256];
@@ -301,7 +299,7 @@ TEST(setuid)
     snprintf(copy, sizeof copy, "%s/test", folder);
     snprintf(line, sizeof line, "cp /proc/%ld/exe %s", (long)getpid(), copy);
     CHECK_INT(system(line), 0);
-    if (chown(copy, OWNER, OWNER)) {                    /* root of a container that has one user */
+    if (chown(copy, OWNER, OWNER)) { /* root of a container that has one user */
         unlink(copy);
         rmdir(folder);
         SKIP("root cannot make a program of another user's here");
@@ -315,15 +313,16 @@ TEST(setuid)
         dup2(ends[1], STDOUT_FILENO);
         close(ends[0]);
         close(ends[1]);
-        static const char *const variables[] = { "TEGULA_LIBCUDA",  "TEGULA_LIBNVRTC", "TEGULA_CACHE_READONLY",
-                                                 "TEGULA_CACHE_DIR", "HOME",            "XDG_CACHE_HOME" };
+        static const char *const variables[] = {
+            "TEGULA_LIBCUDA", "TEGULA_LIBNVRTC", "TEGULA_CACHE_READONLY", "TEGULA_CACHE_DIR", "HOME", "XDG_CACHE_HOME"
+        };
         for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) setenv(variables[i], "/tmp/evil", 1);
         setenv("TEGULA_LOG", "call", 1);
         setenv("TEGULA_JIT", "never", 1);
         setenv("TEGULA_TEST_CHILD", "1", 1);
         if (setgid(CALLER) || setuid(CALLER)) _exit(126);
         execl(copy, "test", "setuid", (char *)NULL);
-        _exit(NOT_SETUID);                              /* a folder whose programs may not run */
+        _exit(NOT_SETUID); /* a folder whose programs may not run */
     }
     close(ends[1]);
     size_t used = 0;

@@ -13,11 +13,17 @@
 
 enum { MAX = 12, ROOM = 4096 };
 static _Alignas(256) char memory[MAX][ROOM];
-typedef struct { DLTensor t; int64_t shape[9], strides[9]; } tensor;
+typedef struct {
+    DLTensor t;
+    int64_t shape[9], strides[9];
+} tensor;
 static const DLDevice cpu = { (DLDeviceType)TGL_DL_CPU, 0 };
 
 /* Tensor i of a call: its data is memory[i]. */
-typedef struct { tensor own[MAX]; const DLTensor *t[MAX]; } call;
+typedef struct {
+    tensor own[MAX];
+    const DLTensor *t[MAX];
+} call;
 static void put(call *c, int i, tgl_dtype dtype, int ndim, const int64_t *shape)
 {
     tensor *t = &c->own[i];
@@ -33,34 +39,42 @@ static void put(call *c, int i, tgl_dtype dtype, int ndim, const int64_t *shape)
 #define PUT(i, dtype, ...) \
     put(c, i, dtype, (int)(sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t)), (int64_t[]){ __VA_ARGS__ })
 
-typedef struct { int format; int64_t width, ranks, rank; bool has_clamp, is_round; float clamp; uint64_t reserved[8]; } params;
+typedef struct {
+    int format;
+    int64_t width, ranks, rank;
+    bool has_clamp, is_round;
+    float clamp;
+    uint64_t reserved[8];
+} params;
 #define FIELD(name) TGL_FIELD(params, name)
-static const tgl_field fields[] = { FIELD(format), FIELD(width), FIELD(ranks), FIELD(rank), FIELD(has_clamp),
-                                    FIELD(is_round), FIELD(clamp) };
+static const tgl_field fields[] = { FIELD(format),    FIELD(width),    FIELD(ranks), FIELD(rank),
+                                    FIELD(has_clamp), FIELD(is_round), FIELD(clamp) };
 static const tgl_params PARAMS = TGL_PARAMS(params, fields);
 
 static int64_t sizes[TGL_MAX_VALUES];
 
 /* A text, a good call of it, and what a change of the call leads to. */
-#define CHECKED(signature, good_call, params_, change, message)                                          \
-    do {                                                                                                 \
-        call call_, *c = &call_;                                                                         \
-        memset(c, 0, sizeof *c);                                                                         \
-        good_call(c);                                                                                    \
-        change;                                                                                          \
-        const char *want_ = message;                                                                     \
-        const tgl_status status_ = tgl_check(&(signature), c->t, params_, sizes);                        \
-        if (!want_) CHECK_THAT(status_ == TGL_OK, "%s: %s", #change, tgl_last_error());                  \
-        else CHECK_THAT(status_ == TGL_ERR_ARGUMENT && !strcmp(tgl_last_error(), want_),                 \
-                        "%s: says \"%s\", want \"%s\"", #change, status_ ? tgl_last_error() : "ok", want_); \
+#define CHECKED(signature, good_call, params_, change, message)                                            \
+    do {                                                                                                   \
+        call call_, *c = &call_;                                                                           \
+        memset(c, 0, sizeof *c);                                                                           \
+        good_call(c);                                                                                      \
+        change;                                                                                            \
+        const char *want_ = message;                                                                       \
+        const tgl_status status_ = tgl_check(&(signature), c->t, params_, sizes);                          \
+        if (!want_) CHECK_THAT(status_ == TGL_OK, "%s: %s", #change, tgl_last_error());                    \
+        else                                                                                               \
+            CHECK_THAT(status_ == TGL_ERR_ARGUMENT && !strcmp(tgl_last_error(), want_),                    \
+                       "%s: says \"%s\", want \"%s\"", #change, status_ ? tgl_last_error() : "ok", want_); \
     } while (0)
 
 /* ---- sizes, dtypes, layouts ---- */
 
-static tgl_signature PLAIN = TGL_SIGNATURE(
-    "plain(x: f32|bf16[n, m] rows, w: f32[m]?, y: any[k, n] strided, flags: bool[n]!)"
-    " -> out: x[m, n + 2], codes: y[2 * k]?, more: i64|i32[n, j]? rows"
-    " where n < 2^31, k in 2..n + 1, j <= m, n >= 1, out may be y", NULL);
+static tgl_signature PLAIN =
+    TGL_SIGNATURE("plain(x: f32|bf16[n, m] rows, w: f32[m]?, y: any[k, n] strided, flags: bool[n]!)"
+                  " -> out: x[m, n + 2], codes: y[2 * k]?, more: i64|i32[n, j]? rows"
+                  " where n < 2^31, k in 2..n + 1, j <= m, n >= 1, out may be y",
+                  NULL);
 static void plain(call *c)
 {
     PUT(0, TGL_BF16, 4, 6);
@@ -80,7 +94,7 @@ TEST(sizes_are_bound_in_the_order_of_the_text)
     CHECK_INT(sizes[2], 3);
     CHECK_INT(sizes[3], 5);
     CHECKED(PLAIN, plain, NULL, c->t[6] = NULL, NULL);
-    CHECK_INT(sizes[3], 0);     /* nobody says */
+    CHECK_INT(sizes[3], 0); /* nobody says */
 }
 
 TEST(tensors_alone)
@@ -97,7 +111,7 @@ TEST(tensors_alone)
     CHECKED(PLAIN, plain, NULL, c->own[0].t.shape = NULL, "x: shape is NULL, want 2 sizes");
     CHECKED(PLAIN, plain, NULL, c->own[1].shape[0] = -1, "w: shape is [-1], want sizes >= 0");
     CHECKED(PLAIN, plain, NULL, c->own[0].strides[0] = 9, NULL);
-    CHECKED(PLAIN, plain, NULL, c->own[0].strides[0] = 0, NULL);                /* rows that are read may overlap */
+    CHECKED(PLAIN, plain, NULL, c->own[0].strides[0] = 0, NULL); /* rows that are read may overlap */
     CHECKED(PLAIN, plain, NULL, c->own[0].strides[1] = 2,
             "x: strides are [6, 2], want 1 in the last dimension and >= 0 in the others");
     CHECKED(PLAIN, plain, NULL, c->own[1].strides[0] = 2, "w: strides are [2], want [1]");
@@ -107,7 +121,8 @@ TEST(tensors_alone)
     CHECKED(PLAIN, plain, NULL, c->own[6].strides[0] = 9, NULL);
     CHECKED(PLAIN, plain, NULL, c->own[6].strides[0] = 4, "more: strides are [4, 1], want >= 5 between rows");
     CHECKED(PLAIN, plain, NULL, c->own[0].t.data = NULL, "x: data is NULL, want 48 bytes");
-    CHECKED(PLAIN, plain, NULL, c->own[4].t.byte_offset = 1, "out: address is 1 bytes past a multiple of 2, want a multiple of 2");
+    CHECKED(PLAIN, plain, NULL, c->own[4].t.byte_offset = 1,
+            "out: address is 1 bytes past a multiple of 2, want a multiple of 2");
     CHECKED(PLAIN, plain, NULL, c->own[4].t.byte_offset = UINT64_MAX - 1,
             "out: byte_offset is 18446744073709551614, want one that does not overflow the address");
     CHECKED(PLAIN, plain, NULL, c->own[3].t.device.device_type = (DLDeviceType)7,
@@ -134,7 +149,7 @@ TEST(tensors_together)
     CHECKED(PLAIN, plain, NULL, c->own[3].t.data = memory[0], "flags: memory is shared with x, want no overlap");
     CHECKED(PLAIN, plain, NULL, c->own[5].t.data = memory[4] + 70, "codes: memory is shared with out, want no overlap");
     CHECKED(PLAIN, plain, NULL, c->own[5].t.data = memory[4] + 72, NULL);
-    CHECKED(PLAIN, plain, NULL, c->own[1].t.data = memory[2], NULL);            /* both are read */
+    CHECKED(PLAIN, plain, NULL, c->own[1].t.data = memory[2], NULL); /* both are read */
     /* rows of one buffer: 5 of 16 elements are one's, the next 6 the other's */
     CHECKED(PLAIN, plain, NULL, c->own[6].strides[0] = 16; c->own[0].t.data = memory[6] + 20;
             c->own[0].strides[0] = 32, NULL);
@@ -142,8 +157,7 @@ TEST(tensors_together)
             c->own[0].strides[0] = 32, "more: memory is shared with x, want no overlap");
 }
 
-static tgl_signature IN_PLACE = TGL_SIGNATURE(
-    "in_place(x: f32[n, m] rows) -> out: f32[n, m] where out may be x", NULL);
+static tgl_signature IN_PLACE = TGL_SIGNATURE("in_place(x: f32[n, m] rows) -> out: f32[n, m] where out may be x", NULL);
 static void in_place(call *c)
 {
     PUT(0, TGL_F32, 3, 5);
@@ -155,16 +169,18 @@ TEST(same_or_apart)
     CHECKED(IN_PLACE, in_place, NULL, (void)0, NULL);
     CHECKED(IN_PLACE, in_place, NULL, c->own[1].t.data = memory[0], NULL);
     CHECKED(IN_PLACE, in_place, NULL, c->t[1] = c->t[0], NULL);
-    CHECKED(IN_PLACE, in_place, NULL, c->own[1].t.data = memory[0] + 4, "out: memory is shared with x, want no overlap");
-    CHECKED(IN_PLACE, in_place, NULL, c->own[1].t.data = memory[0]; c->own[0].strides[0] = 6,
+    CHECKED(IN_PLACE, in_place, NULL, c->own[1].t.data = memory[0] + 4,
             "out: memory is shared with x, want no overlap");
+    CHECKED(IN_PLACE, in_place, NULL, c->own[1].t.data = memory[0];
+            c->own[0].strides[0] = 6, "out: memory is shared with x, want no overlap");
 }
 
 /* ---- scalars ---- */
 
-static tgl_signature INTS = TGL_SIGNATURE(
-    "ints(x: f32[n, m], a: int >= 1, b: int >= a, c: int in 1..m, d: int, e: int = 1, f: int in 0..e - 1)"
-    " where d < 2^31, d divides m, e in 1..8, a % e, b % 3 if n > 2", NULL, .sizes = "n, m");
+static tgl_signature INTS =
+    TGL_SIGNATURE("ints(x: f32[n, m], a: int >= 1, b: int >= a, c: int in 1..m, d: int, e: int = 1, f: int in 0..e - 1)"
+                  " where d < 2^31, d divides m, e in 1..8, a % e, b % 3 if n > 2",
+                  NULL, .sizes = "n, m");
 static void ints(call *c) { PUT(0, TGL_F32, 3, 6); }
 #define OF(...) ((int64_t[]){ __VA_ARGS__ })
 
@@ -181,7 +197,7 @@ TEST(scalars_without_a_struct)
     CHECKED(INTS, ints, OF(4, 6, 6, 4, 2, 1), (void)0, "d: is 4, want a divisor of 6 (m)");
     CHECKED(INTS, ints, OF(4, 6, 6, 0, 2, 1), (void)0, NULL);
     CHECKED(INTS, ints, OF(4, 6, 6, 3, 9, 1), (void)0, "e: is 9, want 1..8");
-    CHECKED(INTS, ints, OF(4, 6, 6, 3, 0, 0), (void)0, NULL);                   /* 0 is 1 */
+    CHECKED(INTS, ints, OF(4, 6, 6, 3, 0, 0), (void)0, NULL); /* 0 is 1 */
     CHECKED(INTS, ints, OF(4, 6, 6, 3, 0, 1), (void)0, "f: is 1, want 0..0");
     CHECKED(INTS, ints, OF(4, 6, 6, 3, 2, 2), (void)0, "f: is 2, want 0..1");
     CHECKED(INTS, ints, OF(4, 6, 6, 3, 3, 2), (void)0, "a: is 4, want a multiple of 3 (e)");
@@ -195,7 +211,8 @@ static tgl_signature STRUCT = TGL_SIGNATURE(
     " is_round: bool, has_clamp: bool, clamp: float >= 0 with has_clamp)"
     " -> codes: format[k if ids else n, m]?, out_sf: sf[n, m / width]"
     " where m < 2^59, width % 8 for e5m6, rank == 0, ids needs has_clamp, sf needs ids, is_round needs codes,"
-    " out_sf of i32 needs is_round", &PARAMS);
+    " out_sf of i32 needs is_round",
+    &PARAMS);
 static params P;
 static void of_struct(call *c)
 {
@@ -226,9 +243,9 @@ TEST(scalars_of_a_struct)
     STRUCT_SAYS(P.format = -1, "format: is -1, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
     SF_SAYS(P.format = 2, "format: is 2, want 0 (e4m3) or 1 (e2m1)");
     STRUCT_SAYS(P.width = -1, "width: is -1, want >= 0");
-    STRUCT_SAYS(P.width = 0, "out_sf: shape is [4, 2], want [4, 1]");           /* all columns */
+    STRUCT_SAYS(P.width = 0, "out_sf: shape is [4, 2], want [4, 1]"); /* all columns */
     STRUCT_SAYS(P.width = 100, "out_sf: shape is [4, 2], want [4, 1]");
-    STRUCT_SAYS(P.width = 5, "out_sf: shape is [4, 2], want [4, 4]");           /* rounds up */
+    STRUCT_SAYS(P.width = 5, "out_sf: shape is [4, 2], want [4, 4]"); /* rounds up */
     STRUCT_SAYS(P.ranks = -1, "ranks: is -1, want >= 0");
     STRUCT_SAYS(P.rank = 1, "rank: is 1, want 0..0");
     STRUCT_SAYS(P.ranks = 2; P.rank = 1, "rank: is 1, want 0");
@@ -252,22 +269,23 @@ TEST(codes_and_factors)
     STRUCT_SAYS(P.format = 1, "codes: dtype is e4m3, want i8, u8 or e2m1x2");
     STRUCT_SAYS(P.format = 1; PUT(3, TGL_I8, 4, 8), NULL);
     STRUCT_SAYS(P.format = 1; PUT(3, TGL_I8, 4, 9), "codes: shape is [4, 9], want [4, 8]");
-    STRUCT_SAYS(P.format = 1; PUT(3, TGL_I8, 4, 8); PUT(0, TGL_F32, 4, 30); P.width = 16; PUT(4, TGL_F32, 4, 1),
-                "x: columns are 15, want a multiple of 2 for e2m1");
-    STRUCT_SAYS(P.format = 1; c->t[3] = NULL; PUT(0, TGL_F32, 4, 30); P.width = 16; PUT(4, TGL_F32, 4, 1),
-                "x: columns are 15, want a multiple of 2 for e2m1");
+    STRUCT_SAYS(P.format = 1; PUT(3, TGL_I8, 4, 8); PUT(0, TGL_F32, 4, 30); P.width = 16;
+                PUT(4, TGL_F32, 4, 1), "x: columns are 15, want a multiple of 2 for e2m1");
+    STRUCT_SAYS(P.format = 1; c->t[3] = NULL; PUT(0, TGL_F32, 4, 30); P.width = 16;
+                PUT(4, TGL_F32, 4, 1), "x: columns are 15, want a multiple of 2 for e2m1");
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 24), NULL);
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 23), "codes: rows are 23 bytes, want a multiple of 12 for e5m6");
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 36), "codes: shape is [4, 36], want [4, 24]");
-    STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 24); c->own[3].t.byte_offset = 2,
-                "codes: address is 2 bytes past a multiple of 4, want a multiple of 4");
+    STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 24);
+                c->own[3].t.byte_offset = 2, "codes: address is 2 bytes past a multiple of 4, want a multiple of 4");
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 24); P.width = 4, "width: is 4, want a multiple of 8 for e5m6");
     STRUCT_SAYS(P.format = 2; PUT(3, TGL_U8, 4, 24); P.width = 0; PUT(4, TGL_F32, 4, 1), NULL);
-    STRUCT_SAYS(PUT(0, TGL_F32, 0, (int64_t)1 << 59), "x: shape is [0, 576460752303423488], want [0, 0..576460752303423487]");
+    STRUCT_SAYS(PUT(0, TGL_F32, 0, (int64_t)1 << 59),
+                "x: shape is [0, 576460752303423488], want [0, 0..576460752303423487]");
 }
 
-static tgl_signature PAIRS = TGL_SIGNATURE(
-    "pairs(x: (e4m3|e2m1 if sf else bf16)[n, m] rows, sf: sf[n, m / 4]?) -> out: f32[n, m]", NULL);
+static tgl_signature PAIRS =
+    TGL_SIGNATURE("pairs(x: (e4m3|e2m1 if sf else bf16)[n, m] rows, sf: sf[n, m / 4]?) -> out: f32[n, m]", NULL);
 static void pairs(call *c)
 {
     PUT(0, TGL_E2M1X2, 3, 8);
@@ -290,24 +308,22 @@ TEST(scale_factors)
     STRUCT_SAYS(c->own[4].strides[0] = 3, NULL);
     STRUCT_SAYS(c->own[4].strides[0] = 1; c->own[4].strides[1] = 4, NULL);
     STRUCT_SAYS(c->own[4].strides[0] = 1; c->own[4].strides[1] = 9, NULL);
-    STRUCT_SAYS(c->own[4].strides[0] = 1; c->own[4].strides[1] = 3,
-                "out_sf: strides are [1, 3], want [1, >= 4] or [>= 2, 1]");
+    STRUCT_SAYS(c->own[4].strides[0] = 1;
+                c->own[4].strides[1] = 3, "out_sf: strides are [1, 3], want [1, >= 4] or [>= 2, 1]");
     STRUCT_SAYS(c->own[4].strides[0] = 0, "out_sf: strides are [0, 1], want [1, >= 4] or [>= 2, 1]");
-    SF_SAYS(c->own[1].strides[0] = 0, NULL);                                    /* is read */
+    SF_SAYS(c->own[1].strides[0] = 0, NULL); /* is read */
     SF_SAYS(c->own[1].strides[1] = 2, "sf: strides are [2, 2], want [1, >= 0] or [>= 0, 1]");
     STRUCT_SAYS(PUT(4, TGL_I32, 4, 1), "is_round: is false, want true for out_sf of i32 (packed)");
-    STRUCT_SAYS(P.is_round = true; PUT(4, TGL_I32, 4, 1), NULL);                /* two factors are a word */
+    STRUCT_SAYS(P.is_round = true; PUT(4, TGL_I32, 4, 1), NULL); /* two factors are a word */
     STRUCT_SAYS(P.is_round = true; PUT(4, TGL_I32, 4, 2), "out_sf: shape is [4, 2], want [4, 1]");
-    STRUCT_SAYS(P.is_round = true; P.width = 3; PUT(4, TGL_I32, 4, 2),
-                "out_sf: strides are [2, 1], want [1, >= 4]");
-    STRUCT_SAYS(P.is_round = true; P.width = 3; PUT(4, TGL_I32, 4, 2);
-                c->own[4].strides[0] = 1; c->own[4].strides[1] = 4, NULL);
+    STRUCT_SAYS(P.is_round = true; P.width = 3; PUT(4, TGL_I32, 4, 2), "out_sf: strides are [2, 1], want [1, >= 4]");
+    STRUCT_SAYS(P.is_round = true; P.width = 3; PUT(4, TGL_I32, 4, 2); c->own[4].strides[0] = 1;
+                c->own[4].strides[1] = 4, NULL);
 }
 
 /* ---- any number of dimensions, members of a struct, host memory ---- */
 
-static tgl_signature LEADING = TGL_SIGNATURE(
-    "leading(x: e2m1[..., n]) -> out: f32|bf16[..., n] where n < 2^59", NULL);
+static tgl_signature LEADING = TGL_SIGNATURE("leading(x: e2m1[..., n]) -> out: f32|bf16[..., n] where n < 2^59", NULL);
 static void leading(call *c)
 {
     PUT(0, TGL_U8, 2, 3, 4);
@@ -319,19 +335,20 @@ TEST(leading_dimensions)
     CHECKED(LEADING, leading, NULL, (void)0, NULL);
     CHECK_INT(sizes[0], 8);
     CHECKED(LEADING, leading, NULL, PUT(0, TGL_U8, 4); PUT(1, TGL_F32, 8), NULL);
-    CHECKED(LEADING, leading, NULL, PUT(0, TGL_U8, 1, 1, 1, 1, 1, 1, 1, 4); PUT(1, TGL_F32, 1, 1, 1, 1, 1, 1, 1, 8), NULL);
+    CHECKED(LEADING, leading, NULL, PUT(0, TGL_U8, 1, 1, 1, 1, 1, 1, 1, 4);
+            PUT(1, TGL_F32, 1, 1, 1, 1, 1, 1, 1, 8), NULL);
     CHECKED(LEADING, leading, NULL, c->own[0].t.ndim = 0, "x: rank is 0, want 1..8");
     CHECKED(LEADING, leading, NULL, c->own[0].t.ndim = 9, "x: rank is 9, want 1..8");
     CHECKED(LEADING, leading, NULL, c->own[1].t.ndim = 2, "out: rank is 2, want 3");
     CHECKED(LEADING, leading, NULL, c->own[1].shape[0] = 3, "out: shape is [3, 3, 8], want [2, 3, 8]");
-    CHECKED(LEADING, leading, NULL, c->own[1].shape[1] = 2; c->own[1].strides[0] = 16,
-            "out: shape is [2, 2, 8], want [2, 3, 8]");
+    CHECKED(LEADING, leading, NULL, c->own[1].shape[1] = 2;
+            c->own[1].strides[0] = 16, "out: shape is [2, 2, 8], want [2, 3, 8]");
     CHECKED(LEADING, leading, NULL, PUT(1, TGL_F32, 2, 3, 7), "out: shape is [2, 3, 7], want [2, 3, 8]");
     CHECKED(LEADING, leading, NULL, c->t[0] = NULL, "x: is NULL, want a tensor");
 }
 
-static tgl_signature MEMBERS = TGL_SIGNATURE(
-    "members(x: i32[n]) -> map{first: i32[m], second: i32[m], last: i32[m]? host}, out: i32[n]", NULL);
+static tgl_signature MEMBERS =
+    TGL_SIGNATURE("members(x: i32[n]) -> map{first: i32[m], second: i32[m], last: i32[m]? host}, out: i32[n]", NULL);
 static void members(call *c)
 {
     PUT(0, TGL_I32, 3);
@@ -346,14 +363,15 @@ TEST(members_of_a_struct)
     const DLDevice cuda = { (DLDeviceType)TGL_DL_CUDA, 0 };
     CHECKED(MEMBERS, members, NULL, (void)0, NULL);
     CHECKED(MEMBERS, members, NULL, c->own[2].shape[0] = 4, "second: shape is [4], want [5]");
-    CHECKED(MEMBERS, members, NULL, c->own[2].t.data = memory[3], "last: memory is shared with second, want no overlap");
+    CHECKED(MEMBERS, members, NULL, c->own[2].t.data = memory[3],
+            "last: memory is shared with second, want no overlap");
     CHECKED(MEMBERS, members, NULL, for (int i = 0; i < 5; i++) c->own[i].t.device = cuda,
             "last: is i32 [5] strides [1] on cuda:0, want host memory");
     CHECKED(MEMBERS, members, NULL, for (int i = 0; i < 5; i++) if (i != 3) c->own[i].t.device = cuda, NULL);
 }
 
-static tgl_signature ANYWHERE = TGL_SIGNATURE(
-    "anywhere(table: i32[n, m] rows anywhere, more: i32[n]? anywhere) -> out: i32[m]", NULL);
+static tgl_signature ANYWHERE =
+    TGL_SIGNATURE("anywhere(table: i32[n, m] rows anywhere, more: i32[n]? anywhere) -> out: i32[m]", NULL);
 static void anywhere(call *c)
 {
     PUT(0, TGL_I32, 5, 3);
@@ -361,18 +379,19 @@ static void anywhere(call *c)
     PUT(2, TGL_I32, 3);
 }
 
-TEST(tensors_anywhere)      /* in host memory, even if the others are on a device */
+TEST(tensors_anywhere) /* in host memory, even if the others are on a device */
 {
     const DLDevice cuda = { (DLDeviceType)TGL_DL_CUDA, 0 }, other = { (DLDeviceType)TGL_DL_CUDA, 1 };
     const DLDevice pinned = { (DLDeviceType)TGL_DL_CUDA_HOST, 0 };
     CHECKED(ANYWHERE, anywhere, NULL, (void)0, NULL);
     CHECKED(ANYWHERE, anywhere, NULL, c->own[2].t.device = cuda, NULL);
     CHECKED(ANYWHERE, anywhere, NULL, c->own[0].t.device = c->own[2].t.device = cuda, NULL);
-    CHECKED(ANYWHERE, anywhere, NULL, c->own[0].t.device = pinned; c->own[1].t.device = c->own[2].t.device = cuda, NULL);
+    CHECKED(ANYWHERE, anywhere, NULL, c->own[0].t.device = pinned;
+            c->own[1].t.device = c->own[2].t.device = cuda, NULL);
     CHECKED(ANYWHERE, anywhere, NULL, c->own[0].t.device = pinned, NULL);
     CHECKED(ANYWHERE, anywhere, NULL, c->own[0].t.device = cuda, "table: device is cuda:0, want cpu");
-    CHECKED(ANYWHERE, anywhere, NULL, c->own[1].t.device = other; c->own[2].t.device = cuda,
-            "more: device is cuda:1, want cuda:0");
+    CHECKED(ANYWHERE, anywhere, NULL, c->own[1].t.device = other;
+            c->own[2].t.device = cuda, "more: device is cuda:1, want cuda:0");
 }
 
 /* ---- texts that are not of the grammar ---- */
@@ -381,8 +400,8 @@ static void check_text(const char *text, const char *message)
 {
     static tgl_table t;
     const tgl_status status = tgl_parse_signature(text, &PARAMS, NULL, &t);
-    CHECK_THAT(status == TGL_ERR_INTERNAL && !strcmp(tgl_last_error(), message), "%s\n    says \"%s\",\n    want \"%s\"",
-               text, status ? tgl_last_error() : "ok", message);
+    CHECK_THAT(status == TGL_ERR_INTERNAL && !strcmp(tgl_last_error(), message),
+               "%s\n    says \"%s\",\n    want \"%s\"", text, status ? tgl_last_error() : "ok", message);
 }
 
 TEST(mistakes_have_a_place)
@@ -427,8 +446,8 @@ TEST(mistakes_have_a_place)
     SAYS("f(x: f32[n]) where x of f32 needs x", "34 is \"x\"", "a bool");
     SAYS("f(x: f32[n]) where n % 8 for e5m6", "29 is \"e5m6\"", "a word of a scalar");
     SAYS("f(x: f32[n]) where n divides x", "29 is \"x\"", "a size or a scalar");
-    SAYS("f(x: f32[n, n / (n / (n / (n / (n / (n / (n / (n / n)))))))])", "12 is \"n / (n / (n / (n / (n / (n / (n / (n / n\"",
-         "an expression that is less nested");
+    SAYS("f(x: f32[n, n / (n / (n / (n / (n / (n / (n / (n / n)))))))])",
+         "12 is \"n / (n / (n / (n / (n / (n / (n / (n / n\"", "an expression that is less nested");
 }
 
 /* More of something than a table holds: an error at the first that is too many. */
@@ -442,8 +461,9 @@ static void check_too_many(const char *begin, const char *item, int max, const c
         snprintf(text + n, sizeof text - (size_t)n, "%s", end);
         const tgl_status status = tgl_parse_signature(text, NULL, NULL, &t);
         if (count == max) CHECK_THAT(status == TGL_OK, "%d of %s: %s", count, item, tgl_last_error());
-        else CHECK_THAT(status == TGL_ERR_INTERNAL && strstr(tgl_last_error(), want), "%d of %s: %s", count, item,
-                        status ? tgl_last_error() : "ok");
+        else
+            CHECK_THAT(status == TGL_ERR_INTERNAL && strstr(tgl_last_error(), want), "%d of %s: %s", count, item,
+                       status ? tgl_last_error() : "ok");
     }
 }
 
@@ -456,7 +476,7 @@ TEST(limits_are_errors)
     check_too_many("f(x: f32[n], i: int = 1", " + n / %d", (TGL_MAX_STEPS - 2) / 4, ")", "want shorter expressions");
     char text[TGL_MAX_NAMES + 64];
     static tgl_table t;
-    for (int length = TGL_MAX_NAMES - 4; length <= TGL_MAX_NAMES; length++) {     /* f, x and n take six bytes */
+    for (int length = TGL_MAX_NAMES - 4; length <= TGL_MAX_NAMES; length++) { /* f, x and n take six bytes */
         char name[TGL_MAX_NAMES + 1];
         memset(name, 'a', sizeof name);
         name[length - 6] = 0;
@@ -613,8 +633,7 @@ static void check_quick(tgl_signature *s, void (*good)(call *), test_random *r)
         const bool is_quick = tgl_check_quickly(t, s->params, c.t, p, quick);
         const bool is_passed = tgl_check_slowly(t, s->params, c.t, p, slow) == TGL_OK;
         if (i == 0) CHECK_THAT(is_quick, "%s: a good call is not quick", t->name);
-        if (is_quick)
-            CHECK_THAT(is_passed, "%s: call %d is passed quickly, but \"%s\"", t->name, i, tgl_last_error());
+        if (is_quick) CHECK_THAT(is_passed, "%s: call %d is passed quickly, but \"%s\"", t->name, i, tgl_last_error());
         if (is_quick && is_passed)
             for (int k = 0; k < t->num_values; k++)
                 if (t->values[k].type != TGL_VALUE_FLOAT && !CHECK_INT(quick[k], slow[k])) return;
@@ -622,8 +641,7 @@ static void check_quick(tgl_signature *s, void (*good)(call *), test_random *r)
         num_passed += is_passed;
     }
     CHECK_THAT(num_passed > CALLS / 8, "%s: %d calls passed", t->name, num_passed);
-    CHECK_THAT(num_quick > num_passed / 2, "%s: %d of %d calls that passed were quick",
-               t->name, num_quick, num_passed);
+    CHECK_THAT(num_quick > num_passed / 2, "%s: %d of %d calls that passed were quick", t->name, num_quick, num_passed);
 }
 
 TEST(quick_is_never_lax)

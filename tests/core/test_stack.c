@@ -10,7 +10,7 @@
 enum { STACK_BYTES = 64 << 10, CASES = 8 };
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__OPTIMIZE__)
-#define HAS_LARGE_FRAMES 1              /* several times as large */
+#define HAS_LARGE_FRAMES 1 /* several times as large */
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer) || __has_feature(memory_sanitizer)
 #define HAS_LARGE_FRAMES 1
@@ -41,16 +41,15 @@ static void check_on_small_stack(const case_op *op, const case_params *params, c
     if (!CHECK_OK(case_open(op, params, b, &k))) return;
     CHECK_OK(case_poison(k, 0));
     pthread_t thread;
-    pthread_attr_t large;                       /* whatever the default is: BELOW must be in it */
+    pthread_attr_t large; /* whatever the default is: BELOW must be in it */
     void *status = NULL;
     pthread_attr_init(&large);
     pthread_attr_setstacksize(&large, 2 * BELOW);
     if (CHECK_INT(pthread_create(&thread, &large, call, k), 0) && CHECK_INT(pthread_join(thread, &status), 0) &&
         CHECK(status != NULL))
-        CHECK_THAT(*(tgl_status *)status == TGL_OK, "%s %s: status %d", op->name, text,
-                   (int)*(tgl_status *)status);
-    CHECK_THAT(case_verify(k, 0, &report, NULL) == TGL_OK && report.result == CASE_PASSED, "%s %s: %s",
-               op->name, text, report.text);
+        CHECK_THAT(*(tgl_status *)status == TGL_OK, "%s %s: status %d", op->name, text, (int)*(tgl_status *)status);
+    CHECK_THAT(case_verify(k, 0, &report, NULL) == TGL_OK && report.result == CASE_PASSED, "%s %s: %s", op->name, text,
+               report.text);
     pthread_attr_destroy(&large);
     case_close(k);
 }
@@ -72,12 +71,13 @@ TEST(every_op)
 #endif
     const backend *b = backend_of_tests(0);
     REQUIRE(b && backend_is_cpu(b));
-    for (int i = 0; case_op_at(i); i++)
-        check_op(case_op_at(i), case_op_at(i)->lists[CASE_CHECK], CASES, b);
+    for (int i = 0; case_op_at(i); i++) check_op(case_op_at(i), case_op_at(i)->lists[CASE_CHECK], CASES, b);
 
     /* what takes most: long rows that are one block, tiles that are transposed, long lists, many
      * bins */
-    static const struct { const char *op, *line; } large[] = {
+    static const struct {
+        const char *op, *line;
+    } large[] = {
         { "quant_swiglu_forward_and_per_token_cast",
           "num_rows=3 num_cols=16384 dtype=bf16,f32 num_per_channels=0,128 values=mixed" },
         { "quant_swiglu_forward_and_per_channel_cast_and_transpose",

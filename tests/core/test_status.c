@@ -5,13 +5,18 @@
 
 #include "test.h"
 
-TEST(names_and_numbers)     /* the numbers are part of the ABI */
+TEST(names_and_numbers) /* the numbers are part of the ABI */
 {
-#define ROW(name) { name, #name }
-    static const struct { tgl_status status; const char *name; } rows[] = {
-        ROW(TGL_OK),          ROW(TGL_ERR_ARGUMENT), ROW(TGL_ERR_WORKSPACE), ROW(TGL_ERR_DEVICE),
-        ROW(TGL_ERR_COMPILE), ROW(TGL_ERR_CAPTURE),  ROW(TGL_ERR_MEMORY),    ROW(TGL_ERR_CUDA),
-        ROW(TGL_ERR_PEER),    ROW(TGL_ERR_INTERNAL),
+#define ROW(name)   \
+    {               \
+        name, #name \
+    }
+    static const struct {
+        tgl_status status;
+        const char *name;
+    } rows[] = {
+        ROW(TGL_OK),          ROW(TGL_ERR_ARGUMENT), ROW(TGL_ERR_WORKSPACE), ROW(TGL_ERR_DEVICE), ROW(TGL_ERR_COMPILE),
+        ROW(TGL_ERR_CAPTURE), ROW(TGL_ERR_MEMORY),   ROW(TGL_ERR_CUDA),      ROW(TGL_ERR_PEER),   ROW(TGL_ERR_INTERNAL),
     };
     for (int i = 0; i < 10; i++) {
         CHECK_INT(rows[i].status, i);
@@ -30,7 +35,7 @@ TEST(version)
 static void *first_message(void *context)
 {
     const char *before = tgl_last_error();
-    *(bool *)context = before && !*before;      /* a new thread has had no failure */
+    *(bool *)context = before && !*before; /* a new thread has had no failure */
     tgl_fail(TGL_ERR_CUDA, "from the other thread");
     return NULL;
 }

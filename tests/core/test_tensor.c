@@ -5,7 +5,10 @@
 #include "test.h"
 
 static _Alignas(256) char memory[1024];
-typedef struct { DLTensor t; int64_t shape[10], strides[10]; } tensor;
+typedef struct {
+    DLTensor t;
+    int64_t shape[10], strides[10];
+} tensor;
 
 static DLTensor *make(tensor *t, tgl_dtype dtype, int ndim, const int64_t *shape)
 {
@@ -34,7 +37,7 @@ TEST(good_ones)
     for (int layout = TGL_PACKED; layout <= TGL_STRIDED; layout++) {
         CHECK_OK(tgl_expect("x", make(&t, TGL_F32, 2, SHAPE(3, 5)), TGL_F32, 2, (tgl_layout)layout));
         CHECK_OK(tgl_expect("x", make(&t, TGL_F32, 0, NULL), TGL_F32 | TGL_BF16, 0, (tgl_layout)layout));
-        t.t.shape = t.t.strides = NULL;         /* a scalar needs neither */
+        t.t.shape = t.t.strides = NULL; /* a scalar needs neither */
         CHECK_OK(tgl_expect("x", &t.t, TGL_F32, 0, (tgl_layout)layout));
         make(&t, TGL_F32, 8, SHAPE(1, 2, 1, 2, 1, 2, 1, 2))->strides = NULL;
         CHECK_OK(tgl_expect("x", &t.t, TGL_ANY, 8, (tgl_layout)layout));
@@ -94,7 +97,10 @@ TEST(devices)
 {
     tensor t;
     make(&t, TGL_F32, 1, SHAPE(4));
-    const struct { int type, id; const char *message; } wrong[] = {
+    const struct {
+        int type, id;
+        const char *message;
+    } wrong[] = {
         { 0, 0, "x: device is type 0, want cpu or cuda:0..63" },
         { 8, 0, "x: device is type 8, want cpu or cuda:0..63" },
         { TGL_DL_CUDA, -1, "x: device is cuda:-1, want cpu or cuda:0..63" },
@@ -104,7 +110,7 @@ TEST(devices)
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         t.t.device = (DLDevice){ (DLDeviceType)wrong[i].type, wrong[i].id };
         FAILS(tgl_expect("x", &t.t, TGL_F32, 1, TGL_PACKED), wrong[i].message);
-        t.shape[0] = 0;     /* where an empty tensor is matters too: it says where the op runs */
+        t.shape[0] = 0; /* where an empty tensor is matters too: it says where the op runs */
         FAILS(tgl_expect("x", &t.t, TGL_F32, 1, TGL_PACKED), wrong[i].message);
         t.shape[0] = 4;
     }
@@ -169,14 +175,18 @@ TEST(data)
     GOOD(TGL_F32, 2, TGL_PACKED);
     CHECK(tgl_data(&t.t) == NULL);
 
-    const struct { tgl_dtype dtype; int past; const char *message; } rows[] = {
+    const struct {
+        tgl_dtype dtype;
+        int past;
+        const char *message;
+    } rows[] = {
         { TGL_U8, 1, NULL },
         { TGL_BF16, 1, "x: address is 1 bytes past a multiple of 2, want a multiple of 2" },
         { TGL_BF16, 2, NULL },
         { TGL_F32, 2, "x: address is 2 bytes past a multiple of 4, want a multiple of 4" },
         { TGL_C64, 4, "x: address is 4 bytes past a multiple of 8, want a multiple of 8" },
         { TGL_I64, 7, "x: address is 7 bytes past a multiple of 8, want a multiple of 8" },
-        { TGL_C128, 8, NULL },                  /* wider ones: 8 is enough */
+        { TGL_C128, 8, NULL }, /* wider ones: 8 is enough */
         { TGL_C128, 4, "x: address is 4 bytes past a multiple of 8, want a multiple of 8" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
@@ -206,7 +216,7 @@ TEST(data_of_empty_tensors)
     CHECK(tgl_data(&t.t) == NULL);
     make(&t, TGL_F32, 2, SHAPE(3, 1))->byte_offset = 8;
     CHECK(tgl_data(&t.t) == memory + 8);
-    t.t.data = NULL;                            /* as in prepare mode */
+    t.t.data = NULL; /* as in prepare mode */
     CHECK(tgl_data(&t.t) == NULL);
 }
 
@@ -216,11 +226,9 @@ TEST(shapes)
     make(&t, TGL_F32, 2, SHAPE(3, 5));
     CHECK_OK(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 3, 3 }, { 5, 5 } }));
     CHECK_OK(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 0, 3 }, { 5, 9 } }));
-    FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 3, 3 }, { 0, 4 } }),
-          "y: shape is [3, 5], want [3, 0..4]");
+    FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 3, 3 }, { 0, 4 } }), "y: shape is [3, 5], want [3, 0..4]");
     FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 4, 4 }, { 5, 5 } }), "y: shape is [3, 5], want [4, 5]");
-    FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 4, 8 }, { 0, 9 } }),
-          "y: shape is [3, 5], want [4..8, 0..9]");
+    FAILS(tgl_expect_shape("y", &t.t, (tgl_dim[]){ { 4, 8 }, { 0, 9 } }), "y: shape is [3, 5], want [4..8, 0..9]");
     CHECK_OK(tgl_expect_shape("y", make(&t, TGL_F32, 0, NULL), NULL));
 }
 
@@ -247,8 +255,7 @@ TEST(same_dtype)
     tensor a, b;
     make(&a, TGL_E4M3, 1, SHAPE(4));
     CHECK_OK(tgl_expect_same_dtype("b", make(&b, TGL_E4M3, 1, SHAPE(4)), "a", &a.t));
-    FAILS(tgl_expect_same_dtype("b", make(&b, TGL_U8, 1, SHAPE(4)), "a", &a.t),
-          "b: dtype is u8, want e4m3 as a");
+    FAILS(tgl_expect_same_dtype("b", make(&b, TGL_U8, 1, SHAPE(4)), "a", &a.t), "b: dtype is u8, want e4m3 as a");
     /* two that the library has no name for are not the same for that */
     a.t.dtype = (DLDataType){ 3, 64, 1 }, b.t.dtype = (DLDataType){ 2, 32, 2 };
     FAILS(tgl_expect_same_dtype("b", &b.t, "a", &a.t),
@@ -258,7 +265,7 @@ TEST(same_dtype)
 /* Byte by byte, from the definition. */
 static bool share_a_byte(const DLTensor *a, const DLTensor *b)
 {
-    static unsigned char owner[2][4096];        /* relative to 2048 bytes before `memory` */
+    static unsigned char owner[2][4096]; /* relative to 2048 bytes before `memory` */
     memset(owner, 0, sizeof owner);
     const DLTensor *both[2] = { a, b };
     for (int k = 0; k < 2; k++) {
@@ -266,8 +273,7 @@ static bool share_a_byte(const DLTensor *a, const DLTensor *b)
         const int size = tgl_dtype_bits(t->dtype) / 8;
         for (int64_t i = 0; i < t->shape[0]; i++)
             for (int64_t j = 0; j < t->shape[1]; j++) {
-                const int64_t at =
-                    (char *)tgl_data(t) - memory + 2048 + (i * t->strides[0] + j * t->strides[1]) * size;
+                const int64_t at = (char *)tgl_data(t) - memory + 2048 + (i * t->strides[0] + j * t->strides[1]) * size;
                 for (int64_t byte = at; byte < at + size; byte++) owner[k][byte] = 1;
             }
     }
@@ -283,8 +289,7 @@ TEST(overlap_of_packed_and_windows_is_exact)
     int num_shared = 0, num_between = 0;
     for (int i = 0; i < 200000; i++) {
         /* windows of rows of one buffer: the same row stride in bytes, anywhere in it */
-        const int64_t pitch = 8 + 4 * test_below(&r, 5),
-                      rows[2] = { 1 + test_below(&r, 4), 1 + test_below(&r, 4) };
+        const int64_t pitch = 8 + 4 * test_below(&r, 5), rows[2] = { 1 + test_below(&r, 4), 1 + test_below(&r, 4) };
         tensor *both[2] = { &a, &b };
         const tgl_dtype dtypes[] = { TGL_U8, TGL_BF16, TGL_F32 };
         for (int k = 0; k < 2; k++) {
@@ -295,8 +300,7 @@ TEST(overlap_of_packed_and_windows_is_exact)
         }
         /* a window that runs over the end of its rows is two windows, which the rule does not promise to
          * see as such */
-        const int64_t begin_a = ((char *)a.t.data - memory) % pitch,
-                      begin_b = ((char *)b.t.data - memory) % pitch;
+        const int64_t begin_a = ((char *)a.t.data - memory) % pitch, begin_b = ((char *)b.t.data - memory) % pitch;
         if (begin_a + a.shape[1] * tgl_dtype_bits(a.t.dtype) / 8 > pitch) continue;
         if (begin_b + b.shape[1] * tgl_dtype_bits(b.t.dtype) / 8 > pitch) continue;
         if (rows[0] == 1 || rows[1] == 1) continue;
@@ -308,7 +312,7 @@ TEST(overlap_of_packed_and_windows_is_exact)
     CHECK(num_shared > 1000 && num_between > 1000);
 }
 
-TEST(overlap_is_never_missed)       /* whatever the strides: a shared byte is always refused */
+TEST(overlap_is_never_missed) /* whatever the strides: a shared byte is always refused */
 {
     tensor a, b;
     test_random r = test_seed("overlap any strides");
@@ -330,7 +334,7 @@ TEST(overlap_is_never_missed)       /* whatever the strides: a shared byte is al
     CHECK(num_shared > 1000);
     make(&a, TGL_U8, 2, SHAPE(2, 2));
     make(&b, TGL_U8, 2, SHAPE(2, 0));
-    CHECK_OK(tgl_expect_no_overlap("b", &b.t, "a", &a.t));          /* nothing is shared with nothing */
+    CHECK_OK(tgl_expect_no_overlap("b", &b.t, "a", &a.t)); /* nothing is shared with nothing */
 }
 
 TEST(overlap_in_three_dimensions)
@@ -343,11 +347,11 @@ TEST(overlap_in_three_dimensions)
     APART();
     b.t.data = memory + 12;
     OVERLAP();
-    b.t.data = memory + 20;                                                 /* reaches into a's next row */
+    b.t.data = memory + 20; /* reaches into a's next row */
     OVERLAP();
 }
 
-TEST(overlap_of_parts_of_items)     /* rows 0 .. 2 and row 3 of every item of [4, 4, 8]; and one element more */
+TEST(overlap_of_parts_of_items) /* rows 0 .. 2 and row 3 of every item of [4, 4, 8]; and one element more */
 {
     tensor a, b;
     make(&a, TGL_BF16, 3, SHAPE(4, 3, 8));
@@ -358,11 +362,11 @@ TEST(overlap_of_parts_of_items)     /* rows 0 .. 2 and row 3 of every item of [4
     APART();
     b.t.data = (uint16_t *)a.t.data + 23;
     OVERLAP();
-    b.t.data = (uint16_t *)a.t.data + 25;       /* reaches into the next item */
+    b.t.data = (uint16_t *)a.t.data + 25; /* reaches into the next item */
     OVERLAP();
 }
 
-TEST(overlap_with_strides_of_single_rows)       /* which may be anything; found by fuzzing */
+TEST(overlap_with_strides_of_single_rows) /* which may be anything; found by fuzzing */
 {
     tensor a, b;
     make(&a, TGL_F32, 2, SHAPE(1, 4));
@@ -377,14 +381,13 @@ TEST(overlap_with_strides_of_single_rows)       /* which may be anything; found 
     OVERLAP();
     make(&a, TGL_U8, 2, SHAPE(1, 16))->data = memory + 4;
     make(&b, TGL_U8, 2, SHAPE(1, 16));
-    a.strides[0] = b.strides[0] = INT64_MAX;    /* b begins 4 bytes before a's next row would end */
+    a.strides[0] = b.strides[0] = INT64_MAX; /* b begins 4 bytes before a's next row would end */
     OVERLAP();
 }
 
 #define SAME_OR_APART(b) CHECK_OK(tgl_expect_same_or_no_overlap("b", b, "a", &a.t))
-#define NEITHER(b)                                           \
-    FAILS(tgl_expect_same_or_no_overlap("b", b, "a", &a.t), \
-          "b: memory is shared with a, want no overlap")
+#define NEITHER(b) \
+    FAILS(tgl_expect_same_or_no_overlap("b", b, "a", &a.t), "b: memory is shared with a, want no overlap")
 
 TEST(the_same_tensor_or_no_overlap)
 {
@@ -392,7 +395,7 @@ TEST(the_same_tensor_or_no_overlap)
     make(&a, TGL_F32, 2, SHAPE(3, 5));
     SAME_OR_APART(make(&b, TGL_F32, 2, SHAPE(3, 5)));
     a.t.data = memory + 4;
-    b.t.strides = NULL, b.t.byte_offset = 4;    /* the same, said otherwise */
+    b.t.strides = NULL, b.t.byte_offset = 4; /* the same, said otherwise */
     SAME_OR_APART(&b.t);
     make(&b, TGL_F32, 2, SHAPE(3, 5))->data = memory + 64;
     SAME_OR_APART(&b.t);
@@ -405,7 +408,7 @@ TEST(the_same_tensor_or_no_overlap)
     make(&b, TGL_F32, 2, SHAPE(3, 5))->strides[0] = 6;
     NEITHER(&b.t);
     make(&a, TGL_F32, 2, SHAPE(1, 5));
-    make(&b, TGL_F32, 2, SHAPE(1, 5))->strides[0] = 77;                     /* one row: any stride */
+    make(&b, TGL_F32, 2, SHAPE(1, 5))->strides[0] = 77; /* one row: any stride */
     SAME_OR_APART(&b.t);
     make(&a, TGL_F32, 2, SHAPE(3, 0))->data = NULL;
     make(&b, TGL_F32, 2, SHAPE(3, 0))->data = NULL;
@@ -474,11 +477,10 @@ TEST(workspaces)
     CHECK_OK(tgl_expect_workspace(space, 512, 512));
     CHECK_OK(tgl_expect_workspace(space + 256, 513, 512));
     CHECK_OK(tgl_expect_workspace(NULL, 0, 0));
-    CHECK_OK(tgl_expect_workspace(space + 1, 0, 0));           /* none is wanted */
+    CHECK_OK(tgl_expect_workspace(space + 1, 0, 0)); /* none is wanted */
     CHECK_FAILS(tgl_expect_workspace(NULL, 512, 512), TGL_ERR_WORKSPACE,
                 "workspace: is NULL, want 512 bytes of device memory");
-    CHECK_FAILS(tgl_expect_workspace(space, 511, 512), TGL_ERR_WORKSPACE,
-                "workspace_bytes: is 511, want >= 512");
+    CHECK_FAILS(tgl_expect_workspace(space, 511, 512), TGL_ERR_WORKSPACE, "workspace_bytes: is 511, want >= 512");
     CHECK_FAILS(tgl_expect_workspace(space + 128, 512, 512), TGL_ERR_WORKSPACE, NULL);
     CHECK(strstr(tgl_last_error(), ", want a multiple of 256") != NULL);
     tgl_set_preparing(true);

@@ -8,7 +8,7 @@
 
 #include "child.h"
 
-enum { ROWS = 20000, LARGE = 1 << 20 };         /* LARGE bytes a row: worth sharing, however few rows */
+enum { ROWS = 20000, LARGE = 1 << 20 }; /* LARGE bytes a row: worth sharing, however few rows */
 
 /* ---- each row once ---- */
 
@@ -17,16 +17,15 @@ static atomic_int visits[ROWS + 1];
 static void visit(const void *context, int64_t begin, int64_t end)
 {
     if (begin < 0 || begin >= end || end > ROWS) atomic_fetch_add(&visits[ROWS], 1); /* no such chunk */
-    else for (int64_t i = begin; i < end; i++) atomic_fetch_add(&visits[i], 1);
+    else
+        for (int64_t i = begin; i < end; i++) atomic_fetch_add(&visits[i], 1);
 }
 
 static void check_visits(int64_t rows, int64_t row_bytes, int times)
 {
     for (int64_t i = 0; i < rows; i++)
         if (atomic_load(&visits[i]) != times)
-            CHECK_THAT(false,
-                       "row %" PRId64 " of %" PRId64 " (%" PRId64
-                       " bytes a row) was visited %d times, want %d",
+            CHECK_THAT(false, "row %" PRId64 " of %" PRId64 " (%" PRId64 " bytes a row) was visited %d times, want %d",
                        i, rows, row_bytes, atomic_load(&visits[i]), times);
     for (int64_t i = rows; i <= ROWS; i++)
         if (atomic_load(&visits[i])) CHECK_THAT(false, "row %" PRId64 " of %" PRId64 " was visited", i, rows);
@@ -35,8 +34,7 @@ static void check_visits(int64_t rows, int64_t row_bytes, int times)
 
 TEST(every_row_once)
 {
-    const int64_t rows[] = { 0, 1, 2, 3, 5, 7, 8, 31, 64, 1000, 12345, ROWS },
-                  row_bytes[] = { 0, 1, 100, LARGE };
+    const int64_t rows[] = { 0, 1, 2, 3, 5, 7, 8, 31, 64, 1000, 12345, ROWS }, row_bytes[] = { 0, 1, 100, LARGE };
     for (int threads = 1; threads <= 9; threads++) {
         CHECK_OK(tgl_set_num_threads(threads));
         for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
@@ -50,7 +48,7 @@ TEST(every_row_once)
     CHECK_OK(tgl_set_num_threads(0));
 }
 
-TEST(huge_counts)       /* sizes that would overflow if multiplied */
+TEST(huge_counts) /* sizes that would overflow if multiplied */
 {
     CHECK_OK(tgl_set_num_threads(4));
     CHECK_OK(tgl_parallel_rows(3, INT64_MAX, visit, NULL));
@@ -61,10 +59,7 @@ TEST(huge_counts)       /* sizes that would overflow if multiplied */
 /* ---- threads are used, and not below the grain ---- */
 
 static atomic_int num_chunks;
-static void count_chunks(const void *context, int64_t begin, int64_t end)
-{
-    atomic_fetch_add(&num_chunks, 1);
-}
+static void count_chunks(const void *context, int64_t begin, int64_t end) { atomic_fetch_add(&num_chunks, 1); }
 
 static int chunks(int64_t rows, int64_t row_bytes)
 {
@@ -78,8 +73,8 @@ TEST(large_work_is_shared)
     CHECK_OK(tgl_set_num_threads(3));
     if (tgl_get_num_threads() == 1) SKIP("built without OpenMP");
     CHECK_INT(chunks(300, LARGE), 3);
-    CHECK_INT(chunks(2, LARGE), 2);             /* not more threads than rows */
-    CHECK_INT(chunks(300, 1), 1);               /* 300 bytes: not worth a thread */
+    CHECK_INT(chunks(2, LARGE), 2); /* not more threads than rows */
+    CHECK_INT(chunks(300, 1), 1);   /* 300 bytes: not worth a thread */
     CHECK_INT(chunks(1, LARGE), 1);
     CHECK_OK(tgl_set_num_threads(1));
     CHECK_INT(chunks(300, LARGE), 1);
@@ -172,7 +167,7 @@ static bool mode_is_reset_and_restored(void)
             const int after = mode_of_thread();
             set_flush(false);
             fesetround(FE_TONEAREST);
-            ok &= CHECK_INT(before, wanted);            /* the test itself works */
+            ok &= CHECK_INT(before, wanted); /* the test itself works */
             ok &= CHECK_INT(atomic_load(&modes_seen), 0);
             ok &= CHECK_INT(after, wanted);
         }
@@ -182,7 +177,7 @@ static bool mode_is_reset_and_restored(void)
 
 TEST(float_mode) { mode_is_reset_and_restored(); }
 
-static bool pool_made_in_a_bad_mode(void)       /* new threads inherit the mode of the one that makes them */
+static bool pool_made_in_a_bad_mode(void) /* new threads inherit the mode of the one that makes them */
 {
     set_flush(can_flush());
     fesetround(FE_DOWNWARD);
@@ -199,7 +194,7 @@ static bool pool_made_in_a_bad_mode(void)       /* new threads inherit the mode 
 static bool visits_after_fork(void)
 {
     tgl_set_num_threads(4);
-    tgl_parallel_rows(ROWS, LARGE, visit, NULL);        /* would wait for threads that are gone */
+    tgl_parallel_rows(ROWS, LARGE, visit, NULL); /* would wait for threads that are gone */
     bool ok = true;
     for (int i = 0; i < ROWS; i++) ok &= atomic_load(&visits[i]) == 1;
     return CHECK(ok) && mode_is_reset_and_restored();
@@ -211,7 +206,7 @@ TEST(after_fork)
     CHECK_OK(tgl_parallel_rows(ROWS, LARGE, visit, NULL));
     check_visits(ROWS, LARGE, 1);
     CHECK(in_child(NO_ENVIRONMENT, visits_after_fork, NULL));
-    CHECK_OK(tgl_parallel_rows(ROWS, LARGE, visit, NULL));      /* and the parent goes on */
+    CHECK_OK(tgl_parallel_rows(ROWS, LARGE, visit, NULL)); /* and the parent goes on */
     check_visits(ROWS, LARGE, 1);
     CHECK_OK(tgl_set_num_threads(0));
 }
@@ -253,14 +248,13 @@ TEST(out_of_threads)
     if (child == 0) {
         setenv("TEGULA_TEST_CHILD", "1", 1);
         alarm(60);
-        if (geteuid() == 0 && (setgid(12345) || setuid(12345))) _exit(126);     /* root has no limit */
+        if (geteuid() == 0 && (setgid(12345) || setuid(12345))) _exit(126); /* root has no limit */
         execl("/proc/self/exe", "test", "out_of_threads", (char *)NULL);
         _exit(127);
     }
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child);
-    if (WIFEXITED(status) && WEXITSTATUS(status) >= 126)
-        SKIP("root cannot run this program as another user here");
+    if (WIFEXITED(status) && WEXITSTATUS(status) >= 126) SKIP("root cannot run this program as another user here");
     CHECK_THAT(status == 0, "a process that may have 5 threads ended with status 0x%x", (unsigned)status);
 }
 
@@ -297,7 +291,6 @@ __attribute__((constructor(101))) static void try_first_pool(void)
     const pid_t child = fork();
     if (child == 0) _exit(pool_made_in_a_bad_mode() ? 0 : 1);
     int status = -1;
-    first_pool_ok =
-        child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    first_pool_ok = child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 TEST(pool_made_in_a_bad_mode) { CHECK(first_pool_ok); }

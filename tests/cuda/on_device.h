@@ -22,15 +22,21 @@ static inline bool has_emulator(void)
     const char *file = getenv("TEGULA_LIBCUDA");
     return has_device() && file && strstr(file, "emulated");
 }
-#define NEED_DEVICE() do { if (!has_device()) SKIP("needs a device, this is the run without one"); } while (0)
-#define NEED_EMULATOR() do { if (!has_emulator()) SKIP("needs the emulated device"); } while (0)
+#define NEED_DEVICE()                                                           \
+    do {                                                                        \
+        if (!has_device()) SKIP("needs a device, this is the run without one"); \
+    } while (0)
+#define NEED_EMULATOR()                                         \
+    do {                                                        \
+        if (!has_emulator()) SKIP("needs the emulated device"); \
+    } while (0)
 #define LOAD_DRIVER() REQUIRE(tgl_driver(&cu) == TGL_OK)
 
 /* Control of an emulated library (emulator/control.h), which `variable` names. */
 typedef struct {
     emuFail_function fail;
     emuCalls_function calls;
-    emuResetCalls_function reset_calls;         /* this and the next: of the driver alone */
+    emuResetCalls_function reset_calls; /* this and the next: of the driver alone */
     emuLive_function live;
 } control;
 
@@ -47,7 +53,7 @@ static inline control control_of(const char *variable)
 
 static inline uint64_t calls(const char *entry) { return control_of("TEGULA_LIBCUDA").calls(entry); }
 
-static inline void inject(const char *list)     /* "": nothing any more */
+static inline void inject(const char *list) /* "": nothing any more */
 {
     const char *wrong = control_of("TEGULA_LIBCUDA").fail(list);
     CHECK_TEXT(wrong ? wrong : "", "");

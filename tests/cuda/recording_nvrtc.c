@@ -39,7 +39,7 @@ int nvrtcCreateProgram(void **program, const char *source, const char *name, int
 }
 int nvrtcDestroyProgram(void **program) { return free(*program), *program = NULL, 0; }
 
-static int meet(void)                           /* waits for others at most 20 s */
+static int meet(void) /* waits for others at most 20 s */
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     static pthread_cond_t arrived = PTHREAD_COND_INITIALIZER;
@@ -55,7 +55,7 @@ static int meet(void)                           /* waits for others at most 20 s
     pthread_cond_broadcast(&arrived);
     while (num_here < want && !result) result = pthread_cond_timedwait(&arrived, &lock, &until);
     pthread_mutex_unlock(&lock);
-    return result ? 6 : 0;                      /* NVRTC_ERROR_COMPILATION */
+    return result ? 6 : 0; /* NVRTC_ERROR_COMPILATION */
 }
 int nvrtcCompileProgram(void *program, int num_options, const char *const *options)
 {

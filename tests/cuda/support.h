@@ -20,19 +20,18 @@
 #define CHECK_BEGINS(text, part) \
     CHECK_THAT(!strncmp((text), (part), strlen(part)), "\"%s\", want one that begins with \"%s\"", (text), (part))
 
-#define CHECK_FORMATTED(text, ...)                              \
-    do {                                                        \
-        char want_[1024];                                       \
-        snprintf(want_, sizeof want_, __VA_ARGS__);             \
-        CHECK_TEXT(text, want_);                                \
+#define CHECK_FORMATTED(text, ...)                  \
+    do {                                            \
+        char want_[1024];                           \
+        snprintf(want_, sizeof want_, __VA_ARGS__); \
+        CHECK_TEXT(text, want_);                    \
     } while (0)
 
 /* At the top of a block: the rest runs in a new process of this program, where the library is not initialised
  * yet, with these changes of the environment: "NAME=value", or "NAME" to remove it. */
-#define IN_CHILD(...)                                                                                      \
-    do {                                                                                                   \
-        if (!support_in_child(__func__ + strlen("test_"), (const char *const[]){ __VA_ARGS__, NULL }))     \
-            return;                                                                                        \
+#define IN_CHILD(...)                                                                                          \
+    do {                                                                                                       \
+        if (!support_in_child(__func__ + strlen("test_"), (const char *const[]){ __VA_ARGS__, NULL })) return; \
     } while (0)
 
 static inline bool support_in_child(const char *block, const char *const *changes)
@@ -62,8 +61,7 @@ static inline bool support_in_child(const char *block, const char *const *change
     close(out[1]);
     static char text[1 << 16];
     size_t bytes = 0;
-    for (ssize_t n;
-         (n = read(out[0], text + bytes, sizeof text - 1 - bytes)) > 0 || (n < 0 && errno == EINTR);)
+    for (ssize_t n; (n = read(out[0], text + bytes, sizeof text - 1 - bytes)) > 0 || (n < 0 && errno == EINTR);)
         if (n > 0) bytes += (size_t)n;
     text[bytes] = 0;
     close(out[0]);
@@ -91,8 +89,7 @@ static inline support_folder support_make_folder(void)
 {
     support_folder f = { "/tmp/tegula-test-XXXXXX" };
     const char *place = getenv("TMPDIR");
-    if (place && *place && strlen(place) < 200)
-        snprintf(f.path, sizeof f.path, "%s/tegula-test-XXXXXX", place);
+    if (place && *place && strlen(place) < 200) snprintf(f.path, sizeof f.path, "%s/tegula-test-XXXXXX", place);
     if (!mkdtemp(f.path)) abort();
     return f;
 }
@@ -105,7 +102,7 @@ static inline support_folder support_folder_in(const char *variable)
     return f;
 }
 
-static inline void support_remove(const char *path)     /* a file, or a folder with all that is in it */
+static inline void support_remove(const char *path) /* a file, or a folder with all that is in it */
 {
     struct stat s;
     if (lstat(path, &s)) return;
@@ -133,8 +130,7 @@ static inline int support_count(const char *path, const char *ending)
     int count = 0;
     for (const struct dirent *e; (e = readdir(d)) != NULL;) {
         const size_t n = strlen(e->d_name), m = strlen(ending);
-        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && n >= m && !strcmp(e->d_name + n - m, ending))
-            count++;
+        if (strcmp(e->d_name, ".") && strcmp(e->d_name, "..") && n >= m && !strcmp(e->d_name + n - m, ending)) count++;
     }
     closedir(d);
     return count;
@@ -166,17 +162,15 @@ static inline bool support_has_real_nvrtc(void)
 
 static const char *const support_header_names[] = { "device/factor.cuh" };
 static const char *const support_header_texts[] = { "#define SCALED(x) ((x) * FACTOR)\n" };
-static const tgl_source support_source = {
-    "tests/scale",
-    "#include \"device/factor.cuh\"\n"
-    "#ifndef FACTOR\n"
-    "#error FACTOR is not defined\n"
-    "#endif\n"
-    "extern \"C\" __global__ void __launch_bounds__(128) scale(float *p)\n"
-    "{\n"
-    "    p[threadIdx.x] = SCALED(p[threadIdx.x]);\n"
-    "}\n",
-    1, support_header_names, support_header_texts
-};
+static const tgl_source support_source = { "tests/scale",
+                                           "#include \"device/factor.cuh\"\n"
+                                           "#ifndef FACTOR\n"
+                                           "#error FACTOR is not defined\n"
+                                           "#endif\n"
+                                           "extern \"C\" __global__ void __launch_bounds__(128) scale(float *p)\n"
+                                           "{\n"
+                                           "    p[threadIdx.x] = SCALED(p[threadIdx.x]);\n"
+                                           "}\n",
+                                           1, support_header_names, support_header_texts };
 
 #endif

@@ -24,7 +24,7 @@ static tgl_cache_key key_of(int number)
     return key;
 }
 
-static void fill(uint8_t *image, size_t bytes, int number)      /* what belongs to that key */
+static void fill(uint8_t *image, size_t bytes, int number) /* what belongs to that key */
 {
     char name[32];
     snprintf(name, sizeof name, "image %d", number);
@@ -71,20 +71,23 @@ static void path_of(const char *folder, int number, char path[4096])
 }
 
 /* A block with a new folder `outer`. The cache's folder is in it and does not exist yet; `file` is that of key 1. */
-typedef struct { support_folder outer; char between[512], cache[520], file[4096]; } place;
-#define IN_FOLDER(name)                                                                 \
-    static void in_folder_##name(place *p);                                             \
-    TEST(name)                                                                          \
-    {                                                                                   \
-        place p = { support_make_folder(), "", "", "" };                                \
-        snprintf(p.between, sizeof p.between, "%s/one", p.outer.path);                  \
-        snprintf(p.cache, sizeof p.cache, "%s/two", p.between);                         \
-        path_of(p.cache, 1, p.file);                                                    \
-        CHECK_OK(tgl_set_cache_dir(p.cache));                                           \
-        in_folder_##name(&p);                                                           \
-        CHECK_OK(tgl_set_cache_dir(NULL));                                              \
-        support_remove(p.outer.path);                                                   \
-    }                                                                                   \
+typedef struct {
+    support_folder outer;
+    char between[512], cache[520], file[4096];
+} place;
+#define IN_FOLDER(name)                                                \
+    static void in_folder_##name(place *p);                            \
+    TEST(name)                                                         \
+    {                                                                  \
+        place p = { support_make_folder(), "", "", "" };               \
+        snprintf(p.between, sizeof p.between, "%s/one", p.outer.path); \
+        snprintf(p.cache, sizeof p.cache, "%s/two", p.between);        \
+        path_of(p.cache, 1, p.file);                                   \
+        CHECK_OK(tgl_set_cache_dir(p.cache));                          \
+        in_folder_##name(&p);                                          \
+        CHECK_OK(tgl_set_cache_dir(NULL));                             \
+        support_remove(p.outer.path);                                  \
+    }                                                                  \
     static void in_folder_##name(place *p)
 
 static unsigned mode_of(const char *path)
@@ -104,7 +107,7 @@ static int in_fork(int (*f)(const char *), const char *argument)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000;
 }
 
-static bool is_user(void) { return geteuid() != 0 || (!setgid(65534) && !setuid(65534)); }  /* from here on */
+static bool is_user(void) { return geteuid() != 0 || (!setgid(65534) && !setuid(65534)); } /* from here on */
 
 /* ---- the plain path ---- */
 
@@ -163,7 +166,7 @@ IN_FOLDER(truncated_at_every_byte)
         support_write(p->file, whole, n);
         CHECK_THAT(get(1) == MISS, "a file cut at byte %zu was used", n);
     }
-    CHECK(put(1));                      /* and it is made anew */
+    CHECK(put(1)); /* and it is made anew */
     CHECK_INT(get(1), RIGHT);
     CHECK_INT(support_count(p->cache, ""), 1);
 }
@@ -180,7 +183,7 @@ IN_FOLDER(every_bit_flipped)
         whole[bit / 8] ^= (uint8_t)(1 << bit % 8);
     }
     support_write(p->file, whole, sizeof whole);
-    CHECK_INT(get(1), RIGHT);           /* so the misses were the flips' doing */
+    CHECK_INT(get(1), RIGHT); /* so the misses were the flips' doing */
 }
 
 IN_FOLDER(bytes_behind_the_end)
@@ -269,7 +272,7 @@ IN_FOLDER(a_link_as_the_folder)
     tgl_cache_info info;
     tgl_cache_describe(&info);
     CHECK_THAT(strstr(info.reason, "it is a symbolic link"), "the reason is \"%s\"", info.reason);
-    snprintf(with_slash, sizeof with_slash, "%s//./", p->cache);     /* but slashes alone are fine */
+    snprintf(with_slash, sizeof with_slash, "%s//./", p->cache); /* but slashes alone are fine */
     CHECK_OK(tgl_set_cache_dir(with_slash));
     CHECK_INT(get(1), RIGHT);
 }
@@ -294,7 +297,7 @@ IN_FOLDER(a_link_as_the_file)
     CHECK_INT(get(1), MISS);
     uint8_t before[512], after[512];
     const size_t n = support_read(elsewhere, before, sizeof before);
-    CHECK(put(1));                      /* takes the link's place, and does not write through it */
+    CHECK(put(1)); /* takes the link's place, and does not write through it */
     CHECK_INT(get(1), RIGHT);
     struct stat s;
     CHECK(lstat(path, &s) == 0 && S_ISREG(s.st_mode));
@@ -305,7 +308,7 @@ IN_FOLDER(a_fifo_as_the_file)
 {
     CHECK(put(2));
     CHECK(mkfifo(p->file, 0600) == 0);
-    alarm(20);                          /* nobody writes to it: a reader that waits would wait forever */
+    alarm(20); /* nobody writes to it: a reader that waits would wait forever */
     CHECK_INT(get(1), MISS);
     CHECK(put(1));
     CHECK_INT(get(1), RIGHT);
@@ -318,7 +321,7 @@ IN_FOLDER(a_folder_as_the_file)
     CHECK(mkdir(p->file, 0700) == 0);
     CHECK_INT(get(1), MISS);
     CHECK(!put(1));
-    CHECK_INT(support_count(p->cache, ""), 2);       /* no temporary file is left */
+    CHECK_INT(support_count(p->cache, ""), 2); /* no temporary file is left */
 }
 
 IN_FOLDER(files_that_others_may_have_written)
@@ -410,7 +413,7 @@ TEST(a_baked_folder)
     const char *first = baked.path, *second = own.path;
     CHECK_OK(tgl_set_cache_dir(first));
     CHECK(put(1));
-    CHECK_OK(tgl_set_cache_dir(NULL));              /* the variable's is gone too: name it again */
+    CHECK_OK(tgl_set_cache_dir(NULL)); /* the variable's is gone too: name it again */
     CHECK_OK(tgl_set_cache_dir(second));
     CHECK_INT(get(1), RIGHT);
     CHECK(put(2));
@@ -424,11 +427,11 @@ TEST(a_baked_folder)
     support_remove(second);
 }
 
-#define check_explained(key, ...)                       \
-    do {                                                \
-        char text_[TGL_CACHE_TEXT_BYTES];               \
-        tgl_cache_explain(key, text_);                  \
-        CHECK_FORMATTED(text_, __VA_ARGS__);            \
+#define check_explained(key, ...)            \
+    do {                                     \
+        char text_[TGL_CACHE_TEXT_BYTES];    \
+        tgl_cache_explain(key, text_);       \
+        CHECK_FORMATTED(text_, __VA_ARGS__); \
     } while (0)
 
 /* What a user is told: by `tegula info`, and by an error in strict mode. */
@@ -463,11 +466,13 @@ TEST(a_refused_readonly_folder_is_named)
     CHECK(unlink(first) == 0 && mkdir(first, 0755) == 0);
     if (geteuid() == 0) {
         CHECK(chown(first, 12345, 12345) == 0 && chown(second, 12346, 12346) == 0);
-        check_explained(NULL, "TEGULA_CACHE_READONLY: %s is refused: it belongs to user 12345; %s is refused: it "
-                        "belongs to user 12346", first, second);
+        check_explained(NULL,
+                        "TEGULA_CACHE_READONLY: %s is refused: it belongs to user 12345; %s is refused: it "
+                        "belongs to user 12346",
+                        first, second);
         CHECK(chown(first, 0, 0) == 0 && chown(second, 0, 0) == 0);
     }
-    path_of(second, 1, path);                           /* a folder that is right, with a file that is not */
+    path_of(second, 1, path); /* a folder that is right, with a file that is not */
     support_write(path, "cut off", 7);
     check_explained(&key, "TEGULA_CACHE_READONLY: %s; %s, where its file %s is damaged or not ours", first, second,
                     strrchr(path, '/') + 1);
@@ -504,7 +509,7 @@ TEST(the_home_of_someone_else)
                     home.path, home.path);
     CHECK_INT(support_count(home.path, ""), 0);
     CHECK_INT(in_fork(has_a_cache_in, home.path), 0);
-    snprintf(named, sizeof named, "%s/mine", home.path);        /* a folder that is named is made */
+    snprintf(named, sizeof named, "%s/mine", home.path); /* a folder that is named is made */
     CHECK_OK(tgl_set_cache_dir(named));
     CHECK(put(1));
     support_remove(home.path);
@@ -512,13 +517,13 @@ TEST(the_home_of_someone_else)
 
 /* ---- full disks ---- */
 
-static int hits_a_limit(const char *folder)         /* a file may grow to 8 KB: what a full disk looks like */
+static int hits_a_limit(const char *folder) /* a file may grow to 8 KB: what a full disk looks like */
 {
     signal(SIGXFSZ, SIG_IGN);
     const struct rlimit limit = { 8192, 8192 };
     if (setrlimit(RLIMIT_FSIZE, &limit)) return 11;
     if (put_sized(1, 100000) || get_sized(1, 100000) != MISS) return 12;
-    if (support_count(folder, "") != 0) return 13;  /* nothing half-written stays */
+    if (support_count(folder, "") != 0) return 13; /* nothing half-written stays */
     return !put_sized(2, 4000) || get_sized(2, 4000) != RIGHT ? 14 : 0;
 }
 
@@ -548,7 +553,7 @@ IN_FOLDER(a_full_disk)
 IN_FOLDER(killed_while_writing)
 {
     enum { ROUNDS = 60, BYTES = 1 << 20 };
-    CHECK(put_sized(0, 1));             /* makes the folder */
+    CHECK(put_sized(0, 1)); /* makes the folder */
     test_random r = test_seed("killed_while_writing");
     int complete = 0, halves = 0;
     for (int i = 1; i <= ROUNDS; i++) {
@@ -557,11 +562,11 @@ IN_FOLDER(killed_while_writing)
         fill(image, BYTES, i);
         const tgl_cache_key key = key_of(i);
         const int files_before = support_count(p->cache, "");
-        const rlim_t limit = 1 + test_below(&r, BYTES);         /* a file has more bytes than its image */
+        const rlim_t limit = 1 + test_below(&r, BYTES); /* a file has more bytes than its image */
         fflush(stdout);
         const pid_t pid = fork();
         if (pid == 0) {
-            if (i % WAYS == IN_THE_MIDDLE) {    /* the kernel kills who writes behind the limit */
+            if (i % WAYS == IN_THE_MIDDLE) { /* the kernel kills who writes behind the limit */
                 const struct rlimit no_core = { 0, 0 }, size = { limit, limit };
                 signal(SIGXFSZ, SIG_DFL);
                 if (setrlimit(RLIMIT_CORE, &no_core) || setrlimit(RLIMIT_FSIZE, &size)) _exit(1);
@@ -570,7 +575,7 @@ IN_FOLDER(killed_while_writing)
             for (;;) tgl_cache_put(&key, image, BYTES);
         }
         if (i % WAYS == AT_ANY_TIME) usleep((useconds_t)test_below(&r, 60000));
-        if (i % WAYS == ONCE_A_FILE_APPEARS) {                  /* the temporary one, and a little later */
+        if (i % WAYS == ONCE_A_FILE_APPEARS) { /* the temporary one, and a little later */
             while (support_count(p->cache, "") == files_before) { }
             usleep((useconds_t)test_below(&r, 500));
         }
@@ -588,11 +593,11 @@ IN_FOLDER(killed_while_writing)
             CHECK_THAT(status == 0 && o == RIGHT, "round %d: status 0x%x", i, (unsigned)status);
         complete += o == RIGHT;
     }
-    CHECK_INT(support_count(p->cache, ".tgl"), complete + 1);      /* a name is there only with a whole file */
+    CHECK_INT(support_count(p->cache, ".tgl"), complete + 1); /* a name is there only with a whole file */
     const int left = support_count(p->cache, "") - complete - 1;
     CHECK_THAT(left >= halves, "%d files are left of %d half writes", left, halves);
 
-    int64_t files, bytes;               /* what they left goes once it is old */
+    int64_t files, bytes; /* what they left goes once it is old */
     CHECK_OK(tgl_cache_prune(INT64_MAX, &files, &bytes));
     CHECK_INT(support_count(p->cache, ""), complete + 1 + left);
     DIR *d = opendir(p->cache);
@@ -636,12 +641,14 @@ static void digest_of(const tgl_image *image, uint8_t digest[32])
 IN_FOLDER(many_processes_on_an_empty_cache)
 {
     if (!tgl_nvrtc_or_null()) SKIP("no NVRTC is found here");
-    const bool is_real = support_has_real_nvrtc();  /* the emulated one takes a C++ compiler a kernel */
+    const bool is_real = support_has_real_nvrtc(); /* the emulated one takes a C++ compiler a kernel */
     enum { MOST = 64 };
-    const int count = !is_real ? 8 : BACKEND_HAS_ASAN || BACKEND_HAS_TSAN ? 16 : MOST;   /* a slow start each */
+    const int count = !is_real ? 8 : BACKEND_HAS_ASAN || BACKEND_HAS_TSAN ? 16 : MOST; /* a slow start each */
     static const tgl_macro macros[TGL_MAX_MACROS] = { { "FACTOR", 5 } };
-    struct shared { uint8_t digest[MOST][32]; bool done[MOST], compiled[MOST]; } *shared =
-        mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct shared {
+        uint8_t digest[MOST][32];
+        bool done[MOST], compiled[MOST];
+    } *shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     int gate[2];
     REQUIRE(shared != MAP_FAILED && pipe(gate) == 0);
     pid_t children[MOST];
@@ -651,7 +658,7 @@ IN_FOLDER(many_processes_on_an_empty_cache)
         if (children[i]) continue;
         char c;
         close(gate[1]);
-        if (read(gate[0], &c, 1) != 0) _exit(2);    /* the end of the pipe: go */
+        if (read(gate[0], &c, 1) != 0) _exit(2); /* the end of the pipe: go */
         tgl_image image;
         if (tgl_jit_source(&support_source, macros, "sm_90a", TGL_JIT_MAY_COMPILE, &image) != TGL_OK) {
             printf("  child %d: %s\n", i, tgl_last_error());
@@ -724,10 +731,10 @@ IN_FOLDER(old_temporary_files_are_removed)
     plant(p->cache, ".new-1-dead", 2 * 3600);
     plant(p->cache, ".new-2-dead", 30 * 24 * 3600);
     plant(p->cache, ".new-3-alive", 60);
-    plant(p->cache, ".newer", 2 * 3600);                 /* not ours */
+    plant(p->cache, ".newer", 2 * 3600); /* not ours */
     plant(p->cache, "notes.txt", 2 * 3600);
     CHECK_INT(get(1), RIGHT);
-    CHECK_INT(support_count(p->cache, "-dead"), 2);      /* reading removes nothing */
+    CHECK_INT(support_count(p->cache, "-dead"), 2); /* reading removes nothing */
     CHECK(put(2));
     CHECK_INT(support_count(p->cache, "-dead"), 0);
     CHECK_INT(support_count(p->cache, ""), 5);
@@ -745,12 +752,12 @@ TEST(what_could_not_be_stored_is_counted)
     CHECK(!first);
     char path[4096], want[4200];
     path_of(f.path, 2, path);
-    CHECK(mkdir(path, 0700) == 0);                      /* nothing can be renamed to it */
+    CHECK(mkdir(path, 0700) == 0); /* nothing can be renamed to it */
     CHECK(!put(2) && !put(2));
     CHECK_INT(tgl_cache_failures(&first), 2);
     snprintf(want, sizeof want, "%s: Is a directory", path);
     CHECK_TEXT(first, want);
-    CHECK_OK(tgl_set_cache_dir(""));                    /* nobody wants it stored */
+    CHECK_OK(tgl_set_cache_dir("")); /* nobody wants it stored */
     CHECK(!put(3));
     CHECK_INT(tgl_cache_failures(&first), 2);
     CHECK_OK(tgl_set_cache_dir("/dev/null/cache"));
@@ -764,7 +771,7 @@ IN_FOLDER(prune_removes_what_was_used_longest_ago)
 {
     const int64_t each = HEADER_BYTES + IMAGE_BYTES;
     int64_t files, bytes;
-    CHECK_OK(tgl_cache_prune(0, &files, &bytes));           /* of no folder */
+    CHECK_OK(tgl_cache_prune(0, &files, &bytes)); /* of no folder */
     CHECK_INT(files, 0);
     for (int i = 0; i < 6; i++) CHECK(put(i));
     static const int age[6] = { 300, 100, 600, 200, 500, 400 };
@@ -782,8 +789,7 @@ IN_FOLDER(prune_removes_what_was_used_longest_ago)
     CHECK_OK(tgl_cache_prune(3 * each + 5, &files, &bytes));
     CHECK_INT(files, 3);
     CHECK_INT(bytes, 3 * each);
-    for (int i = 0; i < 6; i++)
-        CHECK_THAT((get(i) == RIGHT) == (age[i] <= 300), "file %d of age %d", i, age[i]);
+    for (int i = 0; i < 6; i++) CHECK_THAT((get(i) == RIGHT) == (age[i] <= 300), "file %d of age %d", i, age[i]);
     CHECK_OK(tgl_cache_prune(0, &files, &bytes));
     CHECK_INT(files, 3);
     CHECK_INT(support_count(p->cache, ""), 1);

@@ -7,7 +7,11 @@ int embed_main(int argc, char **argv);
 
 #include "support.h"
 
-typedef struct { support_folder f; char text[1 << 16], dependencies[4096], errors[4096]; int status; } run;
+typedef struct {
+    support_folder f;
+    char text[1 << 16], dependencies[4096], errors[4096];
+    int status;
+} run;
 
 static void put(const run *r, const char *name, const char *text)
 {
@@ -58,11 +62,10 @@ static run begin(void)
 TEST(headers_of_headers)
 {
     run r = begin();
-    put(&r, "one/first.cu",
-        "// x\n#include \"device/a.cuh\"\n  #  include \"one/own.cuh\"\n#include <stdint.h>\n");
+    put(&r, "one/first.cu", "// x\n#include \"device/a.cuh\"\n  #  include \"one/own.cuh\"\n#include <stdint.h>\n");
     put(&r, "one/second.cu", "no includes here: \"#include\"");
     put(&r, "cuda/device/a.cuh", "#pragma once\n#include \"numerics/b.h\"\n");
-    put(&r, "numerics/b.h", "#include \"device/a.cuh\"\nb");         /* around in a circle */
+    put(&r, "numerics/b.h", "#include \"device/a.cuh\"\nb"); /* around in a circle */
     put(&r, "one/own.cuh", "\n");
     put(&r, "one/unused.cuh", "unused\n");
     embed(&r, "one/first.cu", "one/second.cu");
@@ -76,7 +79,7 @@ TEST(headers_of_headers)
     CHECK(strstr(r.text, "headers_0[] = { 2, 3, 4, -1 };"));
     CHECK(strstr(r.text, "headers_1[] = { -1 };"));
     CHECK(strstr(r.text, "headers_3[] = { -1 };"));
-    CHECK(strstr(r.text, "text_3[] = { /* one/own.cuh */\n10,0,\n};"));        /* the bytes and a zero */
+    CHECK(strstr(r.text, "text_3[] = { /* one/own.cuh */\n10,0,\n};")); /* the bytes and a zero */
     CHECK(!strstr(r.text, "unused"));
     CHECK(strstr(r.dependencies, "out.c:") && strstr(r.dependencies, "numerics/b.h") &&
           strstr(r.dependencies, "one/second.cu") && strstr(r.dependencies, "cuda/device/a.cuh") &&
@@ -91,8 +94,7 @@ TEST(missing_header)
     put(&r, "one/own.cuh", "\n");
     embed(&r, "one/first.cu", NULL);
     CHECK_INT(r.status, 1);
-    CHECK_THAT(strstr(r.errors, "one/first.cu:2: includes \"own.cuh\", which is neither "), "it says \"%s\"",
-               r.errors);
+    CHECK_THAT(strstr(r.errors, "one/first.cu:2: includes \"own.cuh\", which is neither "), "it says \"%s\"", r.errors);
     CHECK_TEXT(r.text, "");
     support_remove(r.f.path);
 }

@@ -10,10 +10,14 @@
 enum { ROWS = 33, COLS = 40, COUNT = ROWS * COLS, BYTES = COUNT * 2, WORKSPACE = 512 };
 
 /* Memory and a stream, made by calling the driver directly, so that the library has not loaded it yet. */
-typedef struct { tgl_cu_context context; tgl_cu_pointer x, out, workspace; tgl_stream stream; } device;
+typedef struct {
+    tgl_cu_context context;
+    tgl_cu_pointer x, out, workspace;
+    tgl_stream stream;
+} device;
 
-#define RAW(name, symbol, parameters)   \
-    tgl_cu_result(*name) parameters;    \
+#define RAW(name, symbol, parameters) \
+    tgl_cu_result(*name) parameters;  \
     *(void **)&name = dlsym(library, symbol)
 
 static device make_device(void)
@@ -69,13 +73,13 @@ static bool result_is_right(const device *d)
 
 /* What a child, in which one failure is injected, tells its parent. */
 typedef struct {
-    bool was_hit;                               /* was the entry called often enough? */
-    tgl_status status, again;                   /* with the failure, and without it afterwards */
+    bool was_hit;             /* was the entry called often enough? */
+    tgl_status status, again; /* with the failure, and without it afterwards */
     char message[512];
-    char leaves[128];                           /* what is left behind; "": nothing */
+    char leaves[128]; /* what is left behind; "": nothing */
 } outcome;
 
-enum { MAX_LIBRARIES = 3 };                     /* the plan's kernels: they stay loaded */
+enum { MAX_LIBRARIES = 3 }; /* the plan's kernels: they stay loaded */
 
 static void watch_leaks(const control *c, emu_live_objects before, char text[128])
 {
@@ -92,8 +96,8 @@ static outcome run_with(const char *entry, int nth, const char *error)
     const control c = control_of("TEGULA_LIBCUDA");
     const device d = make_device();
     /* if restoring itself fails, nothing can be restored */
-    const bool restores = !strcmp(entry, "cuCtxPopCurrent") ||
-                          (!strcmp(entry, "cuThreadExchangeStreamCaptureMode") && nth % 2 == 0);
+    const bool restores =
+        !strcmp(entry, "cuCtxPopCurrent") || (!strcmp(entry, "cuThreadExchangeStreamCaptureMode") && nth % 2 == 0);
     emu_live_objects before;
     c.live(&before);
     char list[128];
@@ -106,7 +110,7 @@ static outcome run_with(const char *entry, int nth, const char *error)
     c.fail("");
     watch_leaks(&c, before, o.leaves);
 
-    int mode = TGL_CU_CAPTURE_GLOBAL;           /* what a thread begins with */
+    int mode = TGL_CU_CAPTURE_GLOBAL; /* what a thread begins with */
     if (!restores && tgl_driver(&cu) == TGL_OK) {
         if (current()) strcpy(o.leaves, "a context that is current");
         cu->ThreadExchangeStreamCaptureMode(&mode);
@@ -141,18 +145,23 @@ static outcome in_child(const char *entry, int nth, const char *error)
 }
 
 typedef enum {
-    FAILS,              /* with the error's status and a sentence that names entry point and error */
-    FAILS_FOR_GOOD,     /* TGL_ERR_DEVICE, now and on every later call: there is no driver to use */
-    WORKS               /* the library does not need it */
+    FAILS,          /* with the error's status and a sentence that names entry point and error */
+    FAILS_FOR_GOOD, /* TGL_ERR_DEVICE, now and on every later call: there is no driver to use */
+    WORKS           /* the library does not need it */
 } expected;
 
 #define ONE(name, parameters) +1
 enum { NUM_NEEDED = 0 TGL_DRIVER_NEEDED(ONE) };
 
-static const struct { const char *entry; expected expected; int calls; const char *says; } entries[] = {
+static const struct {
+    const char *entry;
+    expected expected;
+    int calls;
+    const char *says;
+} entries[] = {
     { "cuDriverGetVersion", FAILS_FOR_GOOD, 1,
       "this driver is of CUDA (unknown version), want 12.0 or newer; update NVIDIA's driver" },
-    { "cuGetProcAddress", FAILS_FOR_GOOD, NUM_NEEDED, "; update NVIDIA's driver" },  /* of more */
+    { "cuGetProcAddress", FAILS_FOR_GOOD, NUM_NEEDED, "; update NVIDIA's driver" }, /* of more */
     { "cuInit", FAILS_FOR_GOOD, 1, "cuInit: " },
     { "cuDeviceGetCount", FAILS, 1, "cuDeviceGetCount: " },
     { "cuDeviceGet", FAILS, 1, "cuDeviceGet: " },
@@ -160,7 +169,7 @@ static const struct { const char *entry; expected expected; int calls; const cha
     { "cuDeviceTotalMem", FAILS, 1, "cuDeviceTotalMem: " },
     { "cuDeviceGetAttribute", FAILS, 7, "cuDeviceGetAttribute: " },
     { "cuDevicePrimaryCtxRetain", FAILS, 1, "cuDevicePrimaryCtxRetain: " },
-    { "cuCtxGetCurrent", WORKS, 1, "" },                /* as if none were current */
+    { "cuCtxGetCurrent", WORKS, 1, "" }, /* as if none were current */
     { "cuCtxPushCurrent", FAILS, 3, "cuCtxPushCurrent: " },
     { "cuCtxPopCurrent", WORKS, 3, "" },
     { "cuCtxGetDevice", FAILS, 2, "cuCtxGetDevice: " },
@@ -168,7 +177,7 @@ static const struct { const char *entry; expected expected; int calls; const cha
     { "cuPointerGetAttribute", FAILS, 1, "workspace: cuPointerGetAttribute: " },
     { "cuMemsetD8Async", FAILS, 1, "workspace: cuMemsetD8Async: " },
     { "cuStreamIsCapturing", FAILS, 1, "stream: cuStreamIsCapturing: " },
-    { "cuThreadExchangeStreamCaptureMode", WORKS, 18, "" },     /* it loads in the mode that there is */
+    { "cuThreadExchangeStreamCaptureMode", WORKS, 18, "" }, /* it loads in the mode that there is */
     /* of each kernel of the plan */
     { "cuLibraryLoadData", FAILS, 3, ": cuLibraryLoadData: " },
     { "cuLibraryGetKernel", FAILS, 3, ": cuLibraryGetKernel: " },
@@ -179,7 +188,11 @@ static const struct { const char *entry; expected expected; int calls; const cha
 };
 
 /* errors that mean something of their own: memory, a fault of an earlier kernel, anything else */
-static const struct { const char *name; tgl_status status; const char *says; } errors[] = {
+static const struct {
+    const char *name;
+    tgl_status status;
+    const char *says;
+} errors[] = {
     { "OUT_OF_MEMORY", TGL_ERR_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY (out of memory)" },
     { "LAUNCH_FAILED", TGL_ERR_CUDA,
       "CUDA_ERROR_LAUNCH_FAILED (unspecified launch failure); an earlier kernel in this context failed" },
@@ -218,10 +231,10 @@ static void check_entry(size_t i, size_t e)
 {
     const bool finds = !strcmp(entries[i].entry, "cuGetProcAddress");
     /* what the driver refuses is made again, once, unless the error says that this would be no use */
-    const bool is_rebuilt = !strncmp(entries[i].entry, "cuLibrary", strlen("cuLibrary")) &&
-                            !strcmp(errors[e].name, "NOT_SUPPORTED");
+    const bool is_rebuilt =
+        !strncmp(entries[i].entry, "cuLibrary", strlen("cuLibrary")) && !strcmp(errors[e].name, "NOT_SUPPORTED");
     int nth = 1;
-    for (; !finds || nth <= NUM_NEEDED + 2; nth++) {        /* a few of what is not needed will do */
+    for (; !finds || nth <= NUM_NEEDED + 2; nth++) { /* a few of what is not needed will do */
         const outcome o = in_child(entries[i].entry, nth, errors[e].name);
         if (!o.was_hit) break;
         const bool is_needed = !is_rebuilt && (!finds || nth <= NUM_NEEDED);
@@ -273,7 +286,7 @@ TEST(a_kernel_that_faults)
                 "transpose/transpose_any: cuLaunchKernelEx: CUDA_ERROR_LAUNCH_FAILED (unspecified launch "
                 "failure); an earlier kernel in this context failed");
     after = live();
-    before.libraries = after.libraries;         /* the kernel stays loaded */
+    before.libraries = after.libraries; /* the kernel stays loaded */
     CHECK(!memcmp(&before, &after, sizeof before));
 }
 
@@ -317,7 +330,9 @@ TEST(launches_that_are_refused)
 {
     IN_CHILD("EMU_SMS=8");
     NEED_EMULATOR();
-    static const struct { const char *op, *line; } rows[] = {
+    static const struct {
+        const char *op, *line;
+    } rows[] = {
         { "moe_get_fused_mapping", "num_tokens=4096 num_topk=8 num_experts=256 alignment=128" },
         { "moe_route", "num_tokens=200 num_experts=72 num_topk=6" },
         { "engram_lookup_bwd", "num_tokens=500" },
@@ -330,13 +345,13 @@ TEST(launches_that_are_refused)
         case_params params;
         case_report report;
         REQUIRE(b && op && CHECK_OK(case_at(op, (const char *const[]){ rows[i].line, NULL }, 0, &params)));
-        for (int nth = 1; nth <= 2; nth++) {            /* half of the SMs are there, or a quarter */
+        for (int nth = 1; nth <= 2; nth++) { /* half of the SMs are there, or a quarter */
             c.reset_calls();
             c.fail(nth == 1 ? "cuLaunchKernelEx=720" : "cuLaunchKernelEx=720,cuLaunchKernelEx:2=720");
             const case_result result = case_check(op, &params, b, &report);
             c.fail("");
             CHECK_THAT(result == CASE_PASSED && c.calls("cuLaunchKernelEx") >= (uint64_t)nth + 2, "%s: %s", op->name,
-                       report.text);                    /* each case has two calls */
+                       report.text); /* each case has two calls */
         }
     }
 }
@@ -354,7 +369,9 @@ TEST(every_call_of_the_compiler)
     IN_CHILD("EMU_SMS=4");
     NEED_EMULATOR();
     const control c = control_of("TEGULA_LIBNVRTC");
-    static const struct { const char *list, *says; } rows[] = {
+    static const struct {
+        const char *list, *says;
+    } rows[] = {
         { "nvrtcCreateProgram", "nvrtcCreateProgram: NVRTC_ERROR_OUT_OF_MEMORY" },
         { "nvrtcCompileProgram", "NVRTC_ERROR_COMPILATION: " },
         { "nvrtcCompileProgram=NVRTC_OUT_OF_MEMORY", "NVRTC_ERROR_OUT_OF_MEMORY: " },
@@ -376,7 +393,7 @@ TEST(every_call_of_the_compiler)
     }
     CHECK_INT(tgl_compile_count(), 0);
     static const char *const tolerated[] = { "nvrtcGetProgramLogSize", "nvrtcGetProgramLog" };
-    for (size_t i = 0; i < sizeof tolerated / sizeof tolerated[0]; i++) {   /* no log is no reason to fail */
+    for (size_t i = 0; i < sizeof tolerated / sizeof tolerated[0]; i++) { /* no log is no reason to fail */
         CHECK(!c.fail(tolerated[i]));
         CHECK_OK(compile(&image));
         CHECK(image.bytes > 100 && image.log);
@@ -384,7 +401,7 @@ TEST(every_call_of_the_compiler)
         c.fail("");
     }
     CHECK_INT(tgl_compile_count(), 2);
-    CHECK_INT(c.calls("nvrtcDestroyProgram"), c.calls("nvrtcCreateProgram") - 1);   /* all that were made */
+    CHECK_INT(c.calls("nvrtcDestroyProgram"), c.calls("nvrtcCreateProgram") - 1); /* all that were made */
 }
 
 /* The same through a launch: nothing is loaded, the next call compiles. */
@@ -397,13 +414,13 @@ TEST(a_compiler_that_fails_under_a_launch)
     const control nvrtc = control_of("TEGULA_LIBNVRTC");
     const device d = make_device();
     const emu_live_objects before = live();
-    nvrtc.fail("nvrtcCompileProgram:1+");       /* of all kernels of the plan, which compile at the same time */
+    nvrtc.fail("nvrtcCompileProgram:1+"); /* of all kernels of the plan, which compile at the same time */
     CHECK_INT(transposes(&d), TGL_ERR_COMPILE);
     CHECK_BEGINS(tgl_last_error(), "transpose/transpose_any (ELEMENT_BYTES=2) for sm_90a: NVRTC_ERROR_COMPILATION: ");
     const emu_live_objects after = live();
     CHECK(!memcmp(&before, &after, sizeof before));
     CHECK_INT(support_count(folder.path, ""), 0);
-    nvrtc.fail("nvrtcCompileProgram");          /* of one: the others may be kept */
+    nvrtc.fail("nvrtcCompileProgram"); /* of one: the others may be kept */
     CHECK_INT(transposes(&d), TGL_ERR_COMPILE);
     CHECK_BEGINS(tgl_last_error(), "transpose/transpose");
     nvrtc.fail("");

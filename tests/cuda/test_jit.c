@@ -10,7 +10,10 @@
 
 typedef tgl_macro macro_list[TGL_MAX_MACROS];
 
-#define NEED_NVRTC() do { if (!tgl_nvrtc_or_null()) SKIP("no NVRTC is found here"); } while (0)
+#define NEED_NVRTC()                                              \
+    do {                                                          \
+        if (!tgl_nvrtc_or_null()) SKIP("no NVRTC is found here"); \
+    } while (0)
 
 /* support_source with FACTOR; 0: not defined. */
 static tgl_status build_for(const char *architecture, int factor, unsigned how, tgl_image *image)
@@ -19,12 +22,9 @@ static tgl_status build_for(const char *architecture, int factor, unsigned how, 
     return tgl_jit_source(&support_source, macros, architecture, how, image);
 }
 
-static tgl_status build(int factor, unsigned how, tgl_image *image)
-{
-    return build_for("sm_90a", factor, how, image);
-}
+static tgl_status build(int factor, unsigned how, tgl_image *image) { return build_for("sm_90a", factor, how, image); }
 
-static bool builds(int factor, unsigned how)        /* and frees the image */
+static bool builds(int factor, unsigned how) /* and frees the image */
 {
     tgl_image image;
     const bool ok = CHECK_OK(build(factor, how, &image));
@@ -33,16 +33,16 @@ static bool builds(int factor, unsigned how)        /* and frees the image */
 }
 
 /* A block with NVRTC and a new cache folder. */
-#define WITH_FOLDER(name)                                   \
-    static void with_folder_##name(const char *folder);     \
-    TEST(name)                                              \
-    {                                                       \
-        NEED_NVRTC();                                       \
-        support_folder f = support_make_folder();           \
-        CHECK_OK(tgl_set_cache_dir(f.path));                \
-        with_folder_##name(f.path);                         \
-        support_remove(f.path);                             \
-    }                                                       \
+#define WITH_FOLDER(name)                               \
+    static void with_folder_##name(const char *folder); \
+    TEST(name)                                          \
+    {                                                   \
+        NEED_NVRTC();                                   \
+        support_folder f = support_make_folder();       \
+        CHECK_OK(tgl_set_cache_dir(f.path));            \
+        with_folder_##name(f.path);                     \
+        support_remove(f.path);                         \
+    }                                                   \
     static void with_folder_##name(const char *folder)
 
 /* ---- without a compiler ---- */
@@ -53,14 +53,12 @@ TEST(keys_depend_on_everything)
     static const char *const texts[] = { "one", "two" }, *const other_texts[] = { "one", "tw" },
                              *const moved[] = { "onet", "wo" };
     static const macro_list m = { { "A", 1 }, { "B", 2 } }, value = { { "A", 1 }, { "B", 3 } },
-                            name = { { "A", 1 }, { "C", 2 } }, fewer = { { "A", 1 } },
-                            joined = { { "A", 12 } };
+                            name = { { "A", 1 }, { "C", 2 } }, fewer = { { "A", 1 } }, joined = { { "A", 12 } };
     const tgl_source s = { "x/y", "text", 2, names, texts }, text = { "x/y", "texu", 2, names, texts },
                      called = { "x/z", "text", 2, names, texts },
                      header_name = { "x/y", "text", 2, other_names, texts },
                      header_text = { "x/y", "text", 2, names, other_texts },
-                     header_move = { "x/y", "text", 2, names, moved },
-                     header_less = { "x/y", "text", 1, names, texts };
+                     header_move = { "x/y", "text", 2, names, moved }, header_less = { "x/y", "text", 1, names, texts };
     const struct {
         const tgl_source *source;
         const tgl_macro *macros;
@@ -79,10 +77,8 @@ TEST(keys_depend_on_everything)
     tgl_cache_key keys[ROWS];
     for (int i = 0; i < ROWS; i++) {
         tgl_cache_key again;
-        tgl_jit_key(rows[i].source, rows[i].macros, rows[i].architecture, rows[i].major, rows[i].minor,
-                    &keys[i]);
-        tgl_jit_key(rows[i].source, rows[i].macros, rows[i].architecture, rows[i].major, rows[i].minor,
-                    &again);
+        tgl_jit_key(rows[i].source, rows[i].macros, rows[i].architecture, rows[i].major, rows[i].minor, &keys[i]);
+        tgl_jit_key(rows[i].source, rows[i].macros, rows[i].architecture, rows[i].major, rows[i].minor, &again);
         CHECK(!memcmp(&keys[i], &again, sizeof again));
         for (int k = 0; k < i; k++)
             CHECK_THAT(memcmp(&keys[i], &keys[k], sizeof keys[i]), "rows %d and %d have the same key", k, i);
@@ -93,7 +89,11 @@ TEST(the_architecture_for_a_device)
 {
     static const int nvrtc_12_0[] = { 50, 60, 70, 75, 80, 86, 87, 89, 90 };
     static const int nvrtc_13_0[] = { 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121 };
-    static const struct { int major, minor; bool is_13; const char *want; } rows[] = {
+    static const struct {
+        int major, minor;
+        bool is_13;
+        const char *want;
+    } rows[] = {
         { 8, 0, true, "sm_80" },        { 8, 6, true, "sm_86" },        { 8, 9, true, "sm_89" },
         { 9, 0, true, "sm_90a" },       { 10, 0, true, "sm_100a" },     { 10, 3, true, "sm_103a" },
         { 12, 0, true, "sm_120a" },     { 12, 1, true, "sm_121a" },     { 9, 0, false, "sm_90a" },
@@ -106,7 +106,7 @@ TEST(the_architecture_for_a_device)
                                    rows[i].is_13 ? 12 : 9, name);
         CHECK_TEXT(name, rows[i].want);
     }
-    tgl_jit_architecture_given(8, 0, (const int[]){ 90, 100 }, 2, name);    /* too old: NVRTC will say so */
+    tgl_jit_architecture_given(8, 0, (const int[]){ 90, 100 }, 2, name); /* too old: NVRTC will say so */
     CHECK_TEXT(name, "sm_80");
     tgl_jit_architecture_given(14, 2, NULL, 0, name); /* no NVRTC at hand: what a cache was filled for */
     CHECK_TEXT(name, "sm_142a");
@@ -139,8 +139,7 @@ TEST(what_is_embedded)
     CHECK(tgl_num_embedded > 0);
     for (int i = 0; i < tgl_num_embedded; i++) {
         const tgl_embedded_file *f = &tgl_embedded[i];
-        CHECK_THAT(strlen((const char *)f->text) == f->bytes && f->bytes > 0, "%s: its text is not its bytes",
-                   f->name);
+        CHECK_THAT(strlen((const char *)f->text) == f->bytes && f->bytes > 0, "%s: its text is not its bytes", f->name);
         /* each header it names is in its list, and is what a compiler would look for */
         const char *line = (const char *)f->text;
         for (; (line = strstr(line, "\n#include \"")); line++) {
@@ -166,16 +165,16 @@ TEST(what_is_embedded)
 TEST(no_such_kernel)
 {
     tgl_image image;
-    CHECK_FAILS(tgl_jit_image(&(tgl_kernel){ "no/such", { { NULL, 0 } } }, "sm_90a", true, &image),
-                TGL_ERR_INTERNAL, "no/such: no such kernel in this library");
+    CHECK_FAILS(tgl_jit_image(&(tgl_kernel){ "no/such", { { NULL, 0 } } }, "sm_90a", true, &image), TGL_ERR_INTERNAL,
+                "no/such: no such kernel in this library");
     CHECK(!image.image && !image.log);
 }
 
 TEST(no_such_architecture)
 {
     tgl_image image;
-    CHECK_FAILS(build_for("sm_hopper", 2, TGL_JIT_MAY_COMPILE, &image),
-                TGL_ERR_ARGUMENT, "architecture: is \"sm_hopper\", want one such as sm_90a");
+    CHECK_FAILS(build_for("sm_hopper", 2, TGL_JIT_MAY_COMPILE, &image), TGL_ERR_ARGUMENT,
+                "architecture: is \"sm_hopper\", want one such as sm_90a");
 }
 
 TEST(a_library_that_is_no_nvrtc)
@@ -215,13 +214,12 @@ TEST(builtins_beside_nvrtc)
         support_remove(folder.path);
         return;
     }
-    void *handle = dlopen(builtins, RTLD_LAZY | RTLD_NOLOAD);   /* what NVRTC will get by this name */
+    void *handle = dlopen(builtins, RTLD_LAZY | RTLD_NOLOAD); /* what NVRTC will get by this name */
     REQUIRE(handle);
     const struct link_map *map = NULL;
     REQUIRE(dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0);
     char want[TGL_PATH_BYTES];
-    snprintf(want, sizeof want, "%.*s%s", (int)(strrchr(nvrtc->path, '/') + 1 - nvrtc->path), nvrtc->path,
-             builtins);
+    snprintf(want, sizeof want, "%.*s%s", (int)(strrchr(nvrtc->path, '/') + 1 - nvrtc->path), nvrtc->path, builtins);
     CHECK_TEXT(map->l_name, want);
     dlclose(handle);
 }
@@ -245,7 +243,11 @@ TEST(a_filled_cache_needs_no_nvrtc)
 
 /* ---- with one ---- */
 
-typedef struct { int count; char kernel[64], macros[64], architecture[64]; double milliseconds; } reported;
+typedef struct {
+    int count;
+    char kernel[64], macros[64], architecture[64];
+    double milliseconds;
+} reported;
 
 static void on_compile(void *context, const char *kernel, const char *macros, const char *architecture,
                        double milliseconds)
@@ -328,7 +330,7 @@ WITH_FOLDER(where_compiling_is_refused)
                 "tests/scale (FACTOR=3) for sm_90a: would have to be compiled during a stream capture; call "
                 "the op once before the capture, or between tgl_prepare_begin and tgl_prepare_end");
     builds(3, TGL_JIT_MAY_COMPILE);
-    builds(3, 0);        /* what is on disk may be loaded */
+    builds(3, 0); /* what is on disk may be loaded */
 }
 
 WITH_FOLDER(made_again)
@@ -341,7 +343,7 @@ WITH_FOLDER(made_again)
     tgl_jit_key(&support_source, m, "sm_90a", nvrtc->major, nvrtc->minor, &key);
     CHECK(tgl_cache_put(&key, "whole, but no code", 18));
     CHECK_OK(build(3, TGL_JIT_MAY_COMPILE, &second));
-    CHECK_INT(second.bytes, 18);                                        /* the cache cannot know */
+    CHECK_INT(second.bytes, 18); /* the cache cannot know */
     tgl_image_free(&second);
     CHECK_OK(build(3, TGL_JIT_MAY_COMPILE | TGL_JIT_REBUILD, &second));
     CHECK(second.compiled && second.bytes == first.bytes);
@@ -380,8 +382,7 @@ TEST(architectures_that_compile)
         tgl_image_free(&image);
     }
     tgl_image image;
-    CHECK_INT(build_for("sm_61", 2, TGL_JIT_MAY_COMPILE, &image),
-              TGL_ERR_COMPILE);
+    CHECK_INT(build_for("sm_61", 2, TGL_JIT_MAY_COMPILE, &image), TGL_ERR_COMPILE);
     CHECK_HAS(tgl_last_error(), "does not know this architecture");
 }
 
@@ -409,9 +410,7 @@ static void *compile_some(void *argument)
     intptr_t bad = 0;
     for (int i = 0; i < KERNELS_A_THREAD; i++) {
         tgl_image image;
-        bad += build(100 + thread * KERNELS_A_THREAD + i, TGL_JIT_MAY_COMPILE,
-                     &image) != TGL_OK ||
-               !image.compiled;
+        bad += build(100 + thread * KERNELS_A_THREAD + i, TGL_JIT_MAY_COMPILE, &image) != TGL_OK || !image.compiled;
         tgl_image_free(&image);
     }
     return (void *)bad;
@@ -445,12 +444,11 @@ static int status_of(pid_t pid)
 WITH_FOLDER(a_forked_child_compiles)
 {
     tgl_image image;
-    builds(1, TGL_JIT_MAY_COMPILE);  /* NVRTC is up here */
+    builds(1, TGL_JIT_MAY_COMPILE); /* NVRTC is up here */
     fflush(stdout);
     const pid_t pid = fork();
     if (pid == 0) {
-        const bool ok =
-            build(2, TGL_JIT_MAY_COMPILE, &image) == TGL_OK && image.compiled;
+        const bool ok = build(2, TGL_JIT_MAY_COMPILE, &image) == TGL_OK && image.compiled;
         _exit(ok ? 0 : 1);
     }
     CHECK_INT(status_of(pid), 0);
@@ -477,16 +475,15 @@ TEST(forked_in_the_middle_of_a_compilation)
     CHECK_OK(tgl_set_cache_dir(""));
     enum { LINES = 1000, BYTES = LINES * 64 + 256 };
     char *text = malloc(BYTES);
-    size_t n = (size_t)snprintf(
-        text, BYTES,
-        "extern \"C\" __global__ void __launch_bounds__(32) slow(float *p)\n{\n    float x = p[0];\n");
-    for (int i = 0; i < LINES; i++)
-        n += (size_t)snprintf(text + n, BYTES - n, "    x = x * p[%d] + %d.5f;\n", i, i);
+    size_t n =
+        (size_t)snprintf(text, BYTES,
+                         "extern \"C\" __global__ void __launch_bounds__(32) slow(float *p)\n{\n    float x = p[0];\n");
+    for (int i = 0; i < LINES; i++) n += (size_t)snprintf(text + n, BYTES - n, "    x = x * p[%d] + %d.5f;\n", i, i);
     snprintf(text + n, BYTES - n, "    p[0] = x;\n}\n");
     pthread_t thread;
     atomic_store(&finished, false);
     REQUIRE(pthread_create(&thread, NULL, compile_long, text) == 0);
-    usleep(60000);                              /* it is at it */
+    usleep(60000); /* it is at it */
     fflush(stdout);
     const pid_t pid = fork();
     if (pid == 0) {

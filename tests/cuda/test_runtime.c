@@ -10,20 +10,18 @@
 
 /* Kernels of the tests' own: defined here, the table takes the place of the library's (an archive's member
  * is linked only where something is missing). */
-static const char add_text[] =
-    "#include \"device/amount.cuh\"\n"
-    "#include \"device/ptx.cuh\"\n"
-    "struct add_args { float *p; long long n; };\n"
-    "extern \"C\" __global__ void __launch_bounds__(256) add(add_args a)\n"
-    "{\n"
-    "    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;\n"
-    "    pdl_wait();\n"
-    "    if (i < a.n) a.p[i] += AMOUNT;\n"
-    "}\n";
-static const char other_text[] =
-    "extern \"C\" __global__ void not_named_like_the_file(float *p) { p[0] = 0; }\n";
+static const char add_text[] = "#include \"device/amount.cuh\"\n"
+                               "#include \"device/ptx.cuh\"\n"
+                               "struct add_args { float *p; long long n; };\n"
+                               "extern \"C\" __global__ void __launch_bounds__(256) add(add_args a)\n"
+                               "{\n"
+                               "    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;\n"
+                               "    pdl_wait();\n"
+                               "    if (i < a.n) a.p[i] += AMOUNT;\n"
+                               "}\n";
+static const char other_text[] = "extern \"C\" __global__ void not_named_like_the_file(float *p) { p[0] = 0; }\n";
 static const char amount_text[] = "#ifndef AMOUNT\n#error AMOUNT is not defined\n#endif\n";
-static const char ptx_text[] =                   /* the emulated NVRTC puts its own in this one's place */
+static const char ptx_text[] = /* the emulated NVRTC puts its own in this one's place */
     "static __device__ __forceinline__ void pdl_wait(void)\n"
     "{\n"
     "#if __CUDA_ARCH__ >= 900\n"
@@ -58,7 +56,7 @@ static tgl_cache_key key_of(int amount)
     return key;
 }
 
-static void fill_cache_with(int amount)         /* as an earlier process would */
+static void fill_cache_with(int amount) /* as an earlier process would */
 {
     const tgl_device *d;
     tgl_image image;
@@ -89,7 +87,11 @@ static void use_new_cache(void)
 
 /* An array of zeros on a device, made in its primary context, which is not current afterwards. */
 enum { COUNT = 300 };
-typedef struct { tgl_cu_pointer data; DLTensor tensor; tgl_cu_context context; } array;
+typedef struct {
+    tgl_cu_pointer data;
+    DLTensor tensor;
+    tgl_cu_context context;
+} array;
 
 static array make_array(int device)
 {
@@ -103,8 +105,11 @@ static array make_array(int device)
     CU(MemAlloc(&a.data, sizeof zero));
     CU(MemcpyHtoD(a.data, zero, sizeof zero));
     CU(CtxPopCurrent(NULL));
-    a.tensor = (DLTensor){ .data = (void *)(uintptr_t)a.data, .device = { kDLCUDA, device }, .ndim = 1,
-                           .dtype = { TGL_DL_FLOAT, 32, 1 }, .shape = shape };
+    a.tensor = (DLTensor){ .data = (void *)(uintptr_t)a.data,
+                           .device = { kDLCUDA, device },
+                           .ndim = 1,
+                           .dtype = { TGL_DL_FLOAT, 32, 1 },
+                           .shape = shape };
     return a;
 }
 
@@ -126,7 +131,10 @@ static void check_array(const array *a, float want)
         CHECK_THAT(seen[i] == want, "element %d is %g, want %g", i, (double)seen[i], (double)want);
 }
 
-typedef struct { tgl_cu_pointer p; int64_t n; } add_args;
+typedef struct {
+    tgl_cu_pointer p;
+    int64_t n;
+} add_args;
 
 static tgl_status add_shaped(const array *a, int amount, tgl_shape shape, tgl_stream stream)
 {
@@ -144,19 +152,19 @@ static tgl_status add(const array *a, int amount, tgl_stream stream)
 /* A block in a process of its own, with a new cache folder and an array on device 0. */
 #define ON_DEVICE(name, ...) ON(name, NEED_DEVICE, __VA_ARGS__)
 #define ON_EMULATOR(name, ...) ON(name, NEED_EMULATOR, __VA_ARGS__)
-#define ON(name, need, ...)                     \
-    static void on_device_##name(array *a);     \
-    TEST(name)                                  \
-    {                                           \
-        IN_CHILD(__VA_ARGS__);                  \
-        need();                                 \
-        LOAD_DRIVER();                          \
-        use_new_cache();                        \
-        array a = make_array(0);                \
-        on_device_##name(&a);                   \
-        free_array(&a);                         \
-        support_remove(cache.path);             \
-    }                                           \
+#define ON(name, need, ...)                 \
+    static void on_device_##name(array *a); \
+    TEST(name)                              \
+    {                                       \
+        IN_CHILD(__VA_ARGS__);              \
+        need();                             \
+        LOAD_DRIVER();                      \
+        use_new_cache();                    \
+        array a = make_array(0);            \
+        on_device_##name(&a);               \
+        free_array(&a);                     \
+        support_remove(cache.path);         \
+    }                                       \
     static void on_device_##name(array *a)
 
 /* A capture on a new stream of the array's context, which is current until close_stream(). */
@@ -217,9 +225,9 @@ TEST(prepare_for_an_architecture)
     CHECK_OK(tgl_target_of(&a.tensor, &t));
     CHECK(t.num_sms == 132 && t.architecture == 90 && t.max_smem_per_block == 227 << 10);
     CHECK_OK(add(&a, 1, NULL));
-    CHECK_OK(add(&a, 1, NULL));                         /* found */
-    CHECK_OK(add_shaped(&a, 1, (tgl_shape){ .grid = { -7 } }, NULL));       /* shapes do not matter */
-    CHECK_OK(tgl_workspace_init(NULL, 256, NULL));      /* as tgl_workspace_get() gives it here */
+    CHECK_OK(add(&a, 1, NULL));                                       /* found */
+    CHECK_OK(add_shaped(&a, 1, (tgl_shape){ .grid = { -7 } }, NULL)); /* shapes do not matter */
+    CHECK_OK(tgl_workspace_init(NULL, 256, NULL));                    /* as tgl_workspace_get() gives it here */
     CHECK_INT(add(&a, 2, NULL), TGL_OK);
     CHECK_OK(tgl_prepare_end());
     CHECK(!tgl_preparing());
@@ -246,9 +254,12 @@ TEST(strict_mode_names_folders_that_are_refused)
     CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
     tgl_image image;
     CHECK_INT(compile_scale(4, &image), TGL_ERR_COMPILE);
-    CHECK_FORMATTED(tgl_last_error(), "tests/scale (FACTOR=4) for sm_90a: not in the cache (TEGULA_CACHE_READONLY: %s is "
-                    "refused: others may write to it (mode 777); %s is refused: others may write to it (mode 722)), and "
-                    "TEGULA_JIT=never forbids compiling it; fill the cache with `tegula compile`", baked.path, f.path);
+    CHECK_FORMATTED(
+        tgl_last_error(),
+        "tests/scale (FACTOR=4) for sm_90a: not in the cache (TEGULA_CACHE_READONLY: %s is "
+        "refused: others may write to it (mode 777); %s is refused: others may write to it (mode 722)), and "
+        "TEGULA_JIT=never forbids compiling it; fill the cache with `tegula compile`",
+        baked.path, f.path);
     support_remove(baked.path);
     support_remove(f.path);
 }
@@ -262,15 +273,32 @@ static void check_options(bool has_no_cache)
     char want[256];
     snprintf(want, sizeof want,
              "--gpu-architecture=sm_90a\n-DFACTOR=2\n--std=c++17\n--fmad=false\n--ptxas-options=-v\n"
-             "--diag-suppress=177\n%s", has_no_cache ? "--no-cache\n" : "");
+             "--diag-suppress=177\n%s",
+             has_no_cache ? "--no-cache\n" : "");
     CHECK_TEXT(image.log, want);
     tgl_image_free(&image);
 }
 #define WITH_NVRTC(version) IN_CHILD("TEGULA_LIBNVRTC=" TEGULA_RECORDING_NVRTC, "TEGULA_TEST_NVRTC=" version)
-TEST(options_of_nvrtc_12_0) { WITH_NVRTC("12.0"); check_options(false); }
-TEST(options_of_nvrtc_12_8) { WITH_NVRTC("12.8"); check_options(false); }
-TEST(options_of_nvrtc_12_9) { WITH_NVRTC("12.9"); check_options(true); }
-TEST(options_of_nvrtc_13_0) { WITH_NVRTC("13.0"); check_options(true); }
+TEST(options_of_nvrtc_12_0)
+{
+    WITH_NVRTC("12.0");
+    check_options(false);
+}
+TEST(options_of_nvrtc_12_8)
+{
+    WITH_NVRTC("12.8");
+    check_options(false);
+}
+TEST(options_of_nvrtc_12_9)
+{
+    WITH_NVRTC("12.9");
+    check_options(true);
+}
+TEST(options_of_nvrtc_13_0)
+{
+    WITH_NVRTC("13.0");
+    check_options(true);
+}
 
 static void put_scale(int factor, int nvrtc_major, int nvrtc_minor)
 {
@@ -280,14 +308,14 @@ static void put_scale(int factor, int nvrtc_major, int nvrtc_minor)
     char image[16];
     CHECK(tgl_cache_put(&key, image, (size_t)snprintf(image, sizeof image, "%d.%d", nvrtc_major, nvrtc_minor)));
 }
-#define CHECK_SCALE(factor, want)                                                                          \
-    do {                                                                                                   \
-        tgl_image image_;                                                                                  \
-        REQUIRE(CHECK_OK(compile_scale(factor, &image_)));                                                 \
-        char text_[16] = "";                                                                               \
-        memcpy(text_, image_.image, image_.bytes < 15 ? image_.bytes : 15);                                \
-        CHECK_TEXT(text_, want);                                                                           \
-        tgl_image_free(&image_);                                                                           \
+#define CHECK_SCALE(factor, want)                                           \
+    do {                                                                    \
+        tgl_image image_;                                                   \
+        REQUIRE(CHECK_OK(compile_scale(factor, &image_)));                  \
+        char text_[16] = "";                                                \
+        memcpy(text_, image_.image, image_.bytes < 15 ? image_.bytes : 15); \
+        CHECK_TEXT(text_, want);                                            \
+        tgl_image_free(&image_);                                            \
     } while (0)
 
 /* What was filled so that nothing is compiled serves, whichever NVRTC is here: torch brings one along. In the own
@@ -304,8 +332,8 @@ TEST(a_baked_folder_of_another_nvrtc)
     put_scale(4, 13, 0);
     put_scale(5, 13, 0);
     CHECK_SCALE(2, "13.0");
-    CHECK_SCALE(3, "12.8");                         /* that of the NVRTC that is here, if there is one */
-    CHECK_SCALE(4, "code");                         /* compiled */
+    CHECK_SCALE(3, "12.8"); /* that of the NVRTC that is here, if there is one */
+    CHECK_SCALE(4, "code"); /* compiled */
     CHECK_INT(tgl_compile_count(), 1);
     CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
     CHECK_SCALE(5, "13.0");
@@ -333,7 +361,10 @@ TEST(a_baked_folder_for_a_driver_of_cuda_12)
 }
 
 /* Callbacks run on the calling thread, in the order of the plan, whichever thread compiled. */
-typedef struct { pthread_t thread; char seen[128]; } callbacks;
+typedef struct {
+    pthread_t thread;
+    char seen[128];
+} callbacks;
 
 static void note_callback(void *context, const char *kernel, const char *macros, const char *architecture, double ms)
 {
@@ -370,7 +401,10 @@ TEST(prepare_in_pairs)
                 "tgl_prepare_end: this thread is not preparing; call tgl_prepare_begin before");
     CHECK_FAILS(tgl_prepare_begin(0, "hopper"), TGL_ERR_ARGUMENT,
                 "architecture: is \"hopper\", want one such as sm_90a");
-    static const struct { const char *is, *message; } wrong[] = {       /* no device looks for these */
+    static const struct {
+        const char *is, *message;
+    } wrong[] = {
+        /* no device looks for these */
         { "sm_90", "architecture: is \"sm_90\", want sm_90a" },
         { "sm_86a", "architecture: is \"sm_86a\", want sm_86" },
         { "sm_100f", "architecture: is \"sm_100f\", want sm_100a" },
@@ -431,8 +465,7 @@ TEST(what_a_device_has)
     CHECK_OK(tgl_get_device_num_sms(0, &num_sms));
     CHECK_OK(tgl_get_max_smem_per_sm(0, &bytes));
     CHECK(d->name[0] && d->major >= 8 && d->total_memory > 0 && d->l2_bytes >= 0);
-    CHECK(num_sms == d->num_sms && num_sms > 0 && bytes == d->max_smem_per_sm &&
-          bytes >= d->max_smem_per_block_optin);
+    CHECK(num_sms == d->num_sms && num_sms > 0 && bytes == d->max_smem_per_sm && bytes >= d->max_smem_per_block_optin);
     CHECK_INT(tgl_jit_architecture_number(d->architecture), d->architecture_number);
     if (d->is_emulated) {
         CHECK_INT(num_sms, 6);
@@ -451,8 +484,7 @@ TEST(what_a_device_has)
     CHECK_OK(tgl_set_num_sms(0, 0));
     CHECK_INT(tgl_get_num_sms(0), num_sms);
     char message[64];
-    snprintf(message, sizeof message, "cuda:%d: no such device, there %s %d", count,
-             count == 1 ? "is" : "are", count);
+    snprintf(message, sizeof message, "cuda:%d: no such device, there %s %d", count, count == 1 ? "is" : "are", count);
     CHECK_FAILS(tgl_get_device_num_sms(count, &num_sms), TGL_ERR_DEVICE, message);
     CHECK_INT(tgl_get_num_sms(-1), 0);
     CHECK_FAILS(tgl_get_device_num_sms(0, NULL), TGL_ERR_ARGUMENT,
@@ -473,7 +505,7 @@ ON_DEVICE(a_launch, "EMU_SMS=4")
     CHECK_OK(add(a, 4, NULL));
     check_array(a, 37);
     CHECK_INT(tgl_compile_count(), 2);
-    CHECK_OK(add_shaped(a, 3, (tgl_shape){ .grid = { 0, 7, 7 }, .block = 256 }, NULL));   /* nothing */
+    CHECK_OK(add_shaped(a, 3, (tgl_shape){ .grid = { 0, 7, 7 }, .block = 256 }, NULL)); /* nothing */
     CHECK_OK(add_shaped(a, 3, (tgl_shape){ .grid = { 2, 1, 1 }, .block = 256 }, NULL));
     check_array(a, 40);
 }
@@ -482,7 +514,10 @@ ON_DEVICE(a_launch, "EMU_SMS=4")
 ON_DEVICE(arguments_of_another_size, "EMU_SMS=4")
 {
     const tgl_kernel k = add_kernel(3);
-    const struct { add_args args; int64_t more; } args = { { a->data, COUNT }, 0 };
+    const struct {
+        add_args args;
+        int64_t more;
+    } args = { { a->data, COUNT }, 0 };
     const tgl_shape shape = { .grid = { 1 }, .block = 256, TGL_ARGS(args) };
     if (!cu->KernelGetParamInfo) SKIP("this driver does not tell what a kernel takes");
     CHECK_INT(tgl_launch(&k, 1, 0, &a->tensor, &shape, NULL), TGL_ERR_INTERNAL);
@@ -579,7 +614,7 @@ ON_DEVICE(a_second_process, "EMU_SMS=4")
 ON_EMULATOR(a_warm_launch_asks_little_of_the_driver, "EMU_SMS=4")
 {
     CHECK_OK(add(a, 3, NULL));
-    CU(CtxPushCurrent(a->context));                      /* as a framework leaves it */
+    CU(CtxPushCurrent(a->context)); /* as a framework leaves it */
     control_of("TEGULA_LIBCUDA").reset_calls();
     for (int i = 0; i < 10; i++) CHECK_OK(add(a, 3, NULL));
     CHECK_INT(calls("cuLaunchKernelEx"), 10);
@@ -597,9 +632,9 @@ ON_EMULATOR(a_warm_launch_asks_little_of_the_driver, "EMU_SMS=4")
 
 ON_EMULATOR(launch_attributes, "EMU_ARCH=90", "EMU_SMS=16")
 {
-    CHECK_OK(add_shaped(
-        a, 1, (tgl_shape){ .grid = { 32, 2, 3 }, .block = 64, .shared_bytes = 200 << 10, .cluster = 16 },
-        NULL));
+    CHECK_OK(add_shaped(a, 1,
+                        (tgl_shape){ .grid = { 32, 2, 3 }, .block = 64, .shared_bytes = 200 << 10, .cluster = 16 },
+                        NULL));
     emu_last_launch l = last_launch();
     CHECK_TEXT(l.kernel, "add");
     CHECK(l.grid[0] == 32 && l.grid[1] == 2 && l.grid[2] == 3 && l.block[0] == 64 && l.block[1] == 1 &&
@@ -634,7 +669,7 @@ ON_EMULATOR(launch_attributes, "EMU_ARCH=90", "EMU_SMS=16")
     CHECK_INT(calls("cuLaunchKernelEx"), before);
 }
 
-ON_EMULATOR(no_room_for_a_cluster, "EMU_ARCH=90", "EMU_CLUSTER=8")      /* the device is asked once per shape */
+ON_EMULATOR(no_room_for_a_cluster, "EMU_ARCH=90", "EMU_CLUSTER=8") /* the device is asked once per shape */
 {
     const add_args args = { a->data, COUNT };
     const tgl_kernel plan[] = { add_kernel(1), add_kernel(2) };
@@ -643,7 +678,9 @@ ON_EMULATOR(no_room_for_a_cluster, "EMU_ARCH=90", "EMU_CLUSTER=8")      /* the d
     int sum = 0;
     for (int i = 0; i < 4; i++) {
         const int cluster = i % 2 ? 16 : 8;
-        const tgl_shape shape = { .grid = { 16 }, .block = 64, .cluster = cluster, .otherwise = &other, TGL_ARGS(args) };
+        const tgl_shape shape = {
+            .grid = { 16 }, .block = 64, .cluster = cluster, .otherwise = &other, TGL_ARGS(args)
+        };
         CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
         const emu_last_launch l = last_launch();
         CHECK_INT(l.cluster[0], cluster == 8 ? 8 : 1);
@@ -651,7 +688,8 @@ ON_EMULATOR(no_room_for_a_cluster, "EMU_ARCH=90", "EMU_CLUSTER=8")      /* the d
         CHECK_INT(l.cooperative, cluster == 16);
         sum += cluster == 8 ? 1 : 2;
     }
-    CHECK_INT(calls("cuOccupancyMaxActiveClusters"), 4);        /* of 8; of 16, with much shared memory, and with little; `blocks` */
+    CHECK_INT(calls("cuOccupancyMaxActiveClusters"),
+              4); /* of 8; of 16, with much shared memory, and with little; `blocks` */
     check_array(a, (float)sum);
 }
 
@@ -661,15 +699,16 @@ ON_EMULATOR(no_room_for_all_blocks_at_once, "EMU_SMS=3")
     const tgl_kernel plan[] = { add_kernel(1), add_kernel(2) };
     const tgl_shape blocks = { .grid = { 3 }, .block = 256, TGL_ARGS(args) };
     const tgl_other_launch other = { 1, &blocks };
-    tgl_shape shape = { .grid = { 3 }, .block = 256, .shared_bytes = 200 << 10, .cooperative = true, .otherwise = &other,
-                        TGL_ARGS(args) };
+    tgl_shape shape = {
+        .grid = { 3 }, .block = 256, .shared_bytes = 200 << 10, .cooperative = true, .otherwise = &other, TGL_ARGS(args)
+    };
     CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
     CHECK(last_launch().cooperative);
     shape.grid[0] = 4;
     CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
     CHECK(last_launch().grid[0] == 3 && !last_launch().cooperative);
     check_array(a, 3);
-    CHECK_INT(calls("cuLaunchKernelEx"), 2);            /* it was asked before, and not launched */
+    CHECK_INT(calls("cuLaunchKernelEx"), 2); /* it was asked before, and not launched */
     const uint64_t queries = calls("cuOccupancyMaxActiveClusters");
     CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
     CHECK_INT(calls("cuOccupancyMaxActiveClusters"), queries);
@@ -680,15 +719,15 @@ ON_EMULATOR(no_room_for_all_blocks_at_once, "EMU_SMS=3")
     check_array(a, 5);
     shape.otherwise = NULL;
     CHECK_FAILS(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL), TGL_ERR_CUDA, NULL);
-    shape.grid[0] = 2, shape.grid[1] = 2;               /* blocks of all dimensions count */
+    shape.grid[0] = 2, shape.grid[1] = 2; /* blocks of all dimensions count */
     CHECK_FAILS(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL), TGL_ERR_CUDA, NULL);
     check_array(a, 5);
-    shape.grid[0] = 4, shape.grid[1] = 0, shape.shared_bytes = 100 << 10;       /* two on an SM */
+    shape.grid[0] = 4, shape.grid[1] = 0, shape.shared_bytes = 100 << 10; /* two on an SM */
     CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &shape, NULL));
     check_array(a, 6);
 }
 
-ON_EMULATOR(launches_that_the_driver_refuses, "EMU_ARCH=90", "EMU_SMS=4")      /* though there seemed to be room */
+ON_EMULATOR(launches_that_the_driver_refuses, "EMU_ARCH=90", "EMU_SMS=4") /* though there seemed to be room */
 {
     const add_args args = { a->data, COUNT };
     const tgl_kernel plan[] = { add_kernel(1), add_kernel(2) };
@@ -702,7 +741,7 @@ ON_EMULATOR(launches_that_the_driver_refuses, "EMU_ARCH=90", "EMU_SMS=4")      /
     inject("cuLaunchKernelEx=912");
     CHECK_OK(tgl_launch(plan, 2, 0, &a->tensor, &clusters, NULL));
     check_array(a, 4);
-    inject("cuLaunchKernelEx=701");                     /* out of resources: a mistake of ours */
+    inject("cuLaunchKernelEx=701"); /* out of resources: a mistake of ours */
     CHECK_FAILS(tgl_launch(plan, 2, 0, &a->tensor, &all, NULL), TGL_ERR_CUDA, NULL);
     inject("");
     check_array(a, 4);
@@ -716,12 +755,13 @@ static int plan_of_all_sms(const void *problem, tgl_kernel kernels[TGL_MAX_PLAN]
 }
 static tgl_shape shape_of_all_sms(void *problem, const tgl_target *target)
 {
-    return (tgl_shape){ .grid = { target->num_sms }, .block = 256, .cooperative = true, .args = problem,
-                        .args_bytes = sizeof(add_args) };
+    return (tgl_shape){
+        .grid = { target->num_sms }, .block = 256, .cooperative = true, .args = problem, .args_bytes = sizeof(add_args)
+    };
 }
 static const tgl_op ALL_SMS = { NULL, plan_of_all_sms, { { .shape = shape_of_all_sms } } };
 
-ON_EMULATOR(a_context_with_fewer_sms, "EMU_ARCH=90", "EMU_SMS=9")       /* than its device: the op gets fewer, too */
+ON_EMULATOR(a_context_with_fewer_sms, "EMU_ARCH=90", "EMU_SMS=9") /* than its device: the op gets fewer, too */
 {
     add_args args = { a->data, COUNT };
     CHECK_OK(tgl_run_on_cuda(&ALL_SMS, &args, &a->tensor, NULL));
@@ -733,7 +773,7 @@ ON_EMULATOR(a_context_with_fewer_sms, "EMU_ARCH=90", "EMU_SMS=9")       /* than 
     const uint64_t before = calls("cuLaunchKernelEx");
     inject("cuLaunchKernelEx:1+=720");
     CHECK_FAILS(tgl_run_on_cuda(&ALL_SMS, &args, &a->tensor, NULL), TGL_ERR_CUDA, NULL);
-    CHECK_INT(calls("cuLaunchKernelEx") - before, 4);   /* with 9, 4, 2 and 1 */
+    CHECK_INT(calls("cuLaunchKernelEx") - before, 4); /* with 9, 4, 2 and 1 */
     inject("cuLaunchKernelEx=701");
     CHECK_FAILS(tgl_run_on_cuda(&ALL_SMS, &args, &a->tensor, NULL), TGL_ERR_CUDA, NULL);
     CHECK_INT(calls("cuLaunchKernelEx") - before, 5);
@@ -742,7 +782,10 @@ ON_EMULATOR(a_context_with_fewer_sms, "EMU_ARCH=90", "EMU_SMS=9")       /* than 
 }
 
 /* An op with a kernel of clusters, before one without if it has it. */
-typedef struct { add_args args; bool has_other; } clustered;
+typedef struct {
+    add_args args;
+    bool has_other;
+} clustered;
 static int plan_of_clusters(const void *problem, tgl_kernel kernels[TGL_MAX_PLAN])
 {
     const clustered *p = problem;
@@ -760,14 +803,16 @@ static tgl_shape shape_of_blocks(void *problem, const tgl_target *target)
     const clustered *p = problem;
     return (tgl_shape){ .grid = { 3 }, .block = 256, TGL_ARGS(p->args) };
 }
-static const tgl_op CLUSTERS = { NULL, plan_of_clusters, { { .shape = shape_of_clusters }, { .shape = shape_of_blocks } } };
+static const tgl_op CLUSTERS = { NULL,
+                                 plan_of_clusters,
+                                 { { .shape = shape_of_clusters }, { .shape = shape_of_blocks } } };
 
 ON_EMULATOR(the_next_kernel_where_clusters_do_not_fit, "EMU_ARCH=90", "EMU_CLUSTER=2")
 {
     clustered p = { { a->data, COUNT }, true };
     CHECK_OK(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL));
     CHECK_INT(last_launch().grid[0], 3);
-    CHECK_INT(calls("cuLaunchKernelEx"), 1);            /* it was asked before, and not launched */
+    CHECK_INT(calls("cuLaunchKernelEx"), 1); /* it was asked before, and not launched */
     const uint64_t queries = calls("cuOccupancyMaxActiveClusters");
     CHECK_OK(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL));
     CHECK_INT(calls("cuOccupancyMaxActiveClusters"), queries);
@@ -784,7 +829,7 @@ ON_EMULATOR(the_next_kernel_where_clusters_do_not_fit, "EMU_ARCH=90", "EMU_CLUST
     check_array(a, 4);
 }
 
-ON_EMULATOR(the_next_kernel_where_clusters_are_refused, "EMU_ARCH=90", "EMU_SMS=8")    /* though there seemed to be room */
+ON_EMULATOR(the_next_kernel_where_clusters_are_refused, "EMU_ARCH=90", "EMU_SMS=8") /* though there seemed to be room */
 {
     clustered p = { { a->data, COUNT }, true };
     CHECK_OK(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL));
@@ -797,12 +842,12 @@ ON_EMULATOR(the_next_kernel_where_clusters_are_refused, "EMU_ARCH=90", "EMU_SMS=
     p.has_other = false;
     inject("cuLaunchKernelEx:1+=912");
     CHECK_FAILS(tgl_run_on_cuda(&CLUSTERS, &p, &a->tensor, NULL), TGL_ERR_CUDA, NULL);
-    CHECK_INT(calls("cuLaunchKernelEx") - before, 3);   /* fewer SMs would not help */
+    CHECK_INT(calls("cuLaunchKernelEx") - before, 3); /* fewer SMs would not help */
     inject("");
     check_array(a, 3);
 }
 
-ON_EMULATOR(no_more_clusters_than_fit, "EMU_ARCH=90", "EMU_SMS=7")      /* three of two blocks; asked once per shape */
+ON_EMULATOR(no_more_clusters_than_fit, "EMU_ARCH=90", "EMU_SMS=7") /* three of two blocks; asked once per shape */
 {
     tgl_shape shape = { .grid = { 16 }, .block = 64, .shared_bytes = 200 << 10, .cluster = 2, .is_cut = true };
     for (int i = 0; i < 2; i++) CHECK_OK(add_shaped(a, 1, shape, NULL));
@@ -820,18 +865,22 @@ ON_EMULATOR(no_more_clusters_than_fit, "EMU_ARCH=90", "EMU_SMS=7")      /* three
     CHECK_INT(last_launch().grid[0], 16);
 }
 
-ON_EMULATOR(a_copied_tensor, "EMU_ARCH=90", "EMU_SMS=4")        /* is described anew by each launch */
+ON_EMULATOR(a_copied_tensor, "EMU_ARCH=90", "EMU_SMS=4") /* is described anew by each launch */
 {
     static _Alignas(64) uint64_t map[16];
-    tgl_copied_tensor copied = { .map = map, .data = (const void *)(uintptr_t)a->data, .rank = 2, .sizes = { 64, 2 },
-                                 .strides = { 128 }, .box = { 64, 2 } };
+    tgl_copied_tensor copied = { .map = map,
+                                 .data = (const void *)(uintptr_t)a->data,
+                                 .rank = 2,
+                                 .sizes = { 64, 2 },
+                                 .strides = { 128 },
+                                 .box = { 64, 2 } };
     const tgl_shape shape = { .grid = { (COUNT + 255) / 256 }, .block = 256, .copied = &copied };
     static const uint64_t none[16];
     CHECK_OK(add_shaped(a, 1, shape, NULL));
     CHECK(memcmp(map, none, sizeof map) != 0);
     check_array(a, 1);
     const uint64_t before = calls("cuLaunchKernelEx");
-    copied.strides[0] = 130;                            /* no multiple of 16 */
+    copied.strides[0] = 130; /* no multiple of 16 */
     CHECK_INT(add_shaped(a, 1, shape, NULL), TGL_ERR_CUDA);
     CHECK_BEGINS(tgl_last_error(), "tests/add: cuTensorMapEncodeTiled");
     CHECK_INT(calls("cuLaunchKernelEx"), before);
@@ -840,10 +889,10 @@ ON_EMULATOR(a_copied_tensor, "EMU_ARCH=90", "EMU_SMS=4")        /* is described 
 
 ON_EMULATOR(an_older_architecture, "EMU_ARCH=80")
 {
-    CHECK_OK(add(a, 2, NULL));                          /* without PDL, which it does not have */
+    CHECK_OK(add(a, 2, NULL)); /* without PDL, which it does not have */
     CHECK(!last_launch().pdl);
-    CHECK_FAILS(add_shaped(a, 2, (tgl_shape){ .grid = { 2 }, .block = 32, .cluster = 2 }, NULL),
-                TGL_ERR_INTERNAL, NULL);
+    CHECK_FAILS(add_shaped(a, 2, (tgl_shape){ .grid = { 2 }, .block = 32, .cluster = 2 }, NULL), TGL_ERR_INTERNAL,
+                NULL);
     check_array(a, 2);
 }
 
@@ -904,7 +953,7 @@ ON_DEVICE(a_bad_image, "EMU_SMS=4")
     free(image);
 }
 
-static ino_t file_of(int amount)                /* another one once it is replaced */
+static ino_t file_of(int amount) /* another one once it is replaced */
 {
     const tgl_cache_key key = key_of(amount);
     char name[TGL_CACHE_NAME_BYTES], path[512];
@@ -914,9 +963,16 @@ static ino_t file_of(int amount)                /* another one once it is replac
     return stat(path, &s) ? 0 : s.st_ino;
 }
 
-static const struct { int number; const char *name; } refusals[] = {
-    { 1, "INVALID_VALUE" },    { 209, "NO_BINARY_FOR_GPU" }, { 300, "INVALID_SOURCE" },
-    { 304, "OPERATING_SYSTEM" }, { 302, "SHARED_OBJECT_SYMBOL_NOT_FOUND" }, { 800, "NOT_PERMITTED" },
+static const struct {
+    int number;
+    const char *name;
+} refusals[] = {
+    { 1, "INVALID_VALUE" },
+    { 209, "NO_BINARY_FOR_GPU" },
+    { 300, "INVALID_SOURCE" },
+    { 304, "OPERATING_SYSTEM" },
+    { 302, "SHARED_OBJECT_SYMBOL_NOT_FOUND" },
+    { 800, "NOT_PERMITTED" },
 };
 enum { NUM_REFUSALS = sizeof refusals / sizeof refusals[0] };
 
@@ -942,8 +998,7 @@ ON_EMULATOR(a_refused_image_stays_in_strict_mode, "EMU_SMS=4")
     const ino_t file = file_of(3);
     CHECK_OK(tgl_set_jit_mode(TGL_JIT_NEVER));
     for (int i = 0; i < NUM_REFUSALS; i++) {
-        check_refusal(a, 3, NULL, i,
-                      "; the image is from the cache, and TEGULA_JIT=never forbids compiling it again");
+        check_refusal(a, 3, NULL, i, "; the image is from the cache, and TEGULA_JIT=never forbids compiling it again");
         CHECK_INT(file_of(3), file);
     }
     CHECK_OK(add(a, 3, NULL));
@@ -965,7 +1020,7 @@ ON_EMULATOR(a_refused_image_stays_in_a_capture, "EMU_SMS=4")
                                   "capture");
         CHECK_INT(file_of(3), file);
     }
-    CHECK_OK(add(a, 3, stream));                        /* the capture is still valid */
+    CHECK_OK(add(a, 3, stream)); /* the capture is still valid */
     CU(GraphDestroy(end_capture(stream)));
     CHECK_INT(tgl_compile_count(), 1);
     close_stream(stream);
@@ -986,7 +1041,7 @@ ON_EMULATOR(a_refused_image_is_replaced_by_a_new_one_only, "EMU_SMS=4")
         fail("");
     }
     CHECK_INT(tgl_compile_count(), 1);
-    inject("cuLibraryLoadData=304");                    /* once */
+    inject("cuLibraryLoadData=304"); /* once */
     CHECK_OK(add(a, 3, NULL));
     check_array(a, 3);
     CHECK_INT(tgl_compile_count(), 2);
@@ -998,7 +1053,7 @@ ON_EMULATOR(a_refused_image_is_replaced_by_a_new_one_only, "EMU_SMS=4")
 ON_DEVICE(prepare_for_a_device, "EMU_SMS=4")
 {
     CHECK_OK(tgl_prepare_begin(0, NULL));
-    DLTensor empty = a->tensor;                          /* data may be NULL, shapes anything */
+    DLTensor empty = a->tensor; /* data may be NULL, shapes anything */
     empty.data = NULL;
     const tgl_kernel k = add_kernel(3);
     CHECK_OK(tgl_launch(&k, 1, 0, &empty, &(tgl_shape){ .grid = { 0 } }, NULL));
@@ -1007,7 +1062,7 @@ ON_DEVICE(prepare_for_a_device, "EMU_SMS=4")
     CHECK_INT(tgl_compile_count(), 1);
     check_array(a, 0);
     tgl_stream stream = begin_capture(a);
-    CHECK_OK(add(a, 3, stream));                        /* loaded, so it can be captured */
+    CHECK_OK(add(a, 3, stream)); /* loaded, so it can be captured */
     tgl_cu_graph_exec exec = instantiate(end_capture(stream));
     check_array(a, 0);
     CU(GraphLaunch(exec, stream));
@@ -1031,24 +1086,29 @@ ON_DEVICE(compiling_inside_a_capture, "EMU_SMS=4")
              "once before the capture, or between tgl_prepare_begin and tgl_prepare_end",
              d->architecture);
     CHECK_FAILS(add(a, 3, stream), TGL_ERR_CAPTURE, want);
-    CHECK_OK(add(a, 5, stream));                        /* on disk: loaded, the capture goes on */
+    CHECK_OK(add(a, 5, stream)); /* on disk: loaded, the capture goes on */
     int mode = TGL_CU_CAPTURE_GLOBAL;
     CU(ThreadExchangeStreamCaptureMode(&mode));
-    CHECK_INT(mode, TGL_CU_CAPTURE_GLOBAL);             /* this thread's mode is as it was */
-    CHECK_OK(tgl_prepare_begin(0, NULL));               /* whoever asks for it may compile, too */
+    CHECK_INT(mode, TGL_CU_CAPTURE_GLOBAL); /* this thread's mode is as it was */
+    CHECK_OK(tgl_prepare_begin(0, NULL));   /* whoever asks for it may compile, too */
     CHECK_OK(add(a, 7, stream));
     CHECK_OK(tgl_prepare_end());
     CHECK_OK(add(a, 7, stream));
     tgl_cu_graph_exec exec = instantiate(end_capture(stream));
     CU(GraphLaunch(exec, stream));
     check_array(a, 12);
-    CHECK_OK(add(a, 3, stream));                        /* outside it compiles */
+    CHECK_OK(add(a, 3, stream)); /* outside it compiles */
     check_array(a, 15);
     CU(GraphExecDestroy(exec));
     close_stream(stream);
 }
 
-typedef struct { const array *a; int amount; tgl_status status; char message[512]; } thread_launch;
+typedef struct {
+    const array *a;
+    int amount;
+    tgl_status status;
+    char message[512];
+} thread_launch;
 
 static void *launch_in_thread(void *argument)
 {
@@ -1083,7 +1143,7 @@ static void in_threads(void *(*f)(void *), thread_launch *t, int count, bool can
 {
     pthread_t threads[8];
     for (int i = 0; i < count; i++) REQUIRE(pthread_create(&threads[i], NULL, f, &t[i]) == 0);
-    if (cancel) usleep(50000);                          /* they are at it */
+    if (cancel) usleep(50000); /* they are at it */
     for (int i = 0; cancel && i < count; i++) pthread_cancel(threads[i]);
     for (int i = 0; i < count; i++) CHECK_INT(pthread_join(threads[i], NULL), 0);
 }
@@ -1139,13 +1199,13 @@ ON_DEVICE(threads_that_want_a_kernel_with_an_error, "EMU_SMS=4")
 ON_DEVICE(cancelled_threads, "EMU_SMS=4")
 {
     enum { THREADS = 3 };
-    alarm(60);                                          /* a thread that waits for ever fails */
+    alarm(60); /* a thread that waits for ever fails */
     thread_launch t[THREADS];
     for (int i = 0; i < THREADS; i++) t[i] = (thread_launch){ .a = a, .amount = 3 };
     in_threads(load_in_thread, t, THREADS, true);
     CHECK_OK(add(a, 3, NULL));
     check_array(a, 3);
-    CHECK_INT(tgl_compile_count(), 1);                  /* by a cancelled one */
+    CHECK_INT(tgl_compile_count(), 1); /* by a cancelled one */
 }
 
 /* ---- contexts and devices ---- */
@@ -1153,7 +1213,7 @@ ON_DEVICE(cancelled_threads, "EMU_SMS=4")
 ON_DEVICE(contexts_are_left_as_found, "EMU_SMS=4")
 {
     CHECK(!current());
-    CHECK_OK(add(a, 3, NULL));                          /* the primary one, for the call */
+    CHECK_OK(add(a, 3, NULL)); /* the primary one, for the call */
     CHECK(!current());
     CHECK_OK(add(a, 3, NULL));
     CHECK_OK(tgl_prepare_begin(0, NULL));
@@ -1171,7 +1231,7 @@ ON_DEVICE(contexts_are_left_as_found, "EMU_SMS=4")
     *(void **)&destroy = dlsym(cu->handle, "cuCtxDestroy_v2");
     REQUIRE(create && destroy);
     tgl_cu_context mine = NULL;
-    CHECK_INT(create(&mine, 0, 0), 0);                  /* of the same device: used as it is */
+    CHECK_INT(create(&mine, 0, 0), 0); /* of the same device: used as it is */
     array b = *a;
     float zero[COUNT] = { 0 };
     b.context = mine;
@@ -1181,10 +1241,10 @@ ON_DEVICE(contexts_are_left_as_found, "EMU_SMS=4")
     const uint64_t loads = has_emulator() ? calls("cuKernelGetFunction") : 0;
     CHECK_OK(add(&b, 3, NULL));
     CHECK_OK(add(&b, 3, stream));
-    if (loads) CHECK_INT(calls("cuKernelGetFunction"), loads + 1);      /* loaded there before the first launch, once */
+    if (loads) CHECK_INT(calls("cuKernelGetFunction"), loads + 1); /* loaded there before the first launch, once */
     CHECK(current() == mine);
     CU(CtxPopCurrent(NULL));
-    CHECK_OK(add(&b, 3, stream));                       /* none is current: the stream's */
+    CHECK_OK(add(&b, 3, stream)); /* none is current: the stream's */
     CHECK(!current());
     check_array(&b, 9);
     free_array(&b);
@@ -1202,7 +1262,7 @@ ON_DEVICE(two_devices_of_one_kind, "EMU_DEVICES=2", "EMU_ARCH=90", "EMU_SMS=4")
     for (int i = 0; i < 2; i++) CHECK_OK(tgl_device_get(i, &d[i]));
     if (strcmp(d[0]->architecture, d[1]->architecture)) SKIP("the devices are of two kinds");
     array other = make_array(1);
-    for (int i = 0; i < 2; i++) {                       /* with no context, and with one of device 0 */
+    for (int i = 0; i < 2; i++) { /* with no context, and with one of device 0 */
         CHECK_OK(add(a, 3, NULL));
         CHECK_OK(add(&other, 3, NULL));
         if (i == 0) CU(CtxPushCurrent(a->context));
@@ -1213,7 +1273,7 @@ ON_DEVICE(two_devices_of_one_kind, "EMU_DEVICES=2", "EMU_ARCH=90", "EMU_SMS=4")
     check_array(&other, 6);
     CHECK_INT(tgl_compile_count(), 1);
     if (has_emulator()) {
-        CHECK_INT(calls("cuLibraryLoadData"), 1);       /* once for both */
+        CHECK_INT(calls("cuLibraryLoadData"), 1); /* once for both */
         CHECK_INT(last_launch().device, 1);
     }
 
@@ -1229,7 +1289,7 @@ ON_DEVICE(two_devices_of_one_kind, "EMU_DEVICES=2", "EMU_ARCH=90", "EMU_SMS=4")
     CU(CtxPushCurrent(other.context));
     close_stream(stream);
 
-    CHECK_OK(tgl_set_num_sms(1, 2));                    /* for that device alone */
+    CHECK_OK(tgl_set_num_sms(1, 2)); /* for that device alone */
     CHECK_INT(tgl_get_num_sms(1), 2);
     CHECK_INT(tgl_get_num_sms(0), d[0]->num_sms);
     free_array(&other);
@@ -1272,15 +1332,13 @@ ON_DEVICE(a_child_forked_after_the_driver_was_used, "EMU_SMS=4")
         int n;
         if (add(a, 3, NULL) != TGL_ERR_DEVICE || strcmp(tgl_last_error(), want)) _exit(1);
         if (add(a, 9, NULL) != TGL_ERR_DEVICE || strcmp(tgl_last_error(), want)) _exit(2);
-        if (tgl_get_device_num_sms(0, &n) != TGL_ERR_DEVICE || tgl_prepare_begin(0, NULL) != TGL_ERR_DEVICE)
-            _exit(3);
-        if (tgl_prepare_begin(0, "sm_90a") || add(a, 10, NULL) || tgl_prepare_end())
-            _exit(4); /* compiling works */
+        if (tgl_get_device_num_sms(0, &n) != TGL_ERR_DEVICE || tgl_prepare_begin(0, NULL) != TGL_ERR_DEVICE) _exit(3);
+        if (tgl_prepare_begin(0, "sm_90a") || add(a, 10, NULL) || tgl_prepare_end()) _exit(4); /* compiling works */
         if (tgl_compile_count() != 2) _exit(5);
         _exit(0);
     }
     CHECK_INT(wait_for(pid), 0);
-    CHECK_OK(add(a, 3, NULL));                          /* and the parent goes on */
+    CHECK_OK(add(a, 3, NULL)); /* and the parent goes on */
     check_array(a, 6);
 }
 
@@ -1289,7 +1347,7 @@ TEST(a_child_forked_before_the_driver_was_used)
     IN_CHILD("EMU_SMS=4");
     NEED_DEVICE();
     use_new_cache();
-    CHECK(tgl_driver_version() >= 12000);               /* loaded, not initialised */
+    CHECK(tgl_driver_version() >= 12000); /* loaded, not initialised */
     fflush(stdout);
     const pid_t pid = fork();
     if (pid == 0) {
@@ -1344,8 +1402,7 @@ ON_DEVICE(workspace_init, "EMU_SMS=4")
     CU(StreamSynchronize(stream));
     unsigned char seen[BYTES + 24];
     CU(MemcpyDtoH(seen, p, sizeof seen));
-    for (int i = 0; i < BYTES + 24; i++)
-        CHECK_THAT(seen[i] == (i < BYTES ? 0 : 0xee), "byte %d is %d", i, seen[i]);
+    for (int i = 0; i < BYTES + 24; i++) CHECK_THAT(seen[i] == (i < BYTES ? 0 : 0xee), "byte %d is %d", i, seen[i]);
     CU(MemFree(p));
     close_stream(stream);
     void *host = NULL;

@@ -45,8 +45,8 @@ static tgl_status load_probe(const tgl_driver_table *cu, const tgl_device *d, tg
     tgl_image image;
     tgl_cu_library library;
     TGL_TRY(tgl_jit_source(&source, macros, d->architecture, TGL_JIT_MAY_COMPILE, &image));
-    tgl_status status = tgl_driver_check(
-        cu->LibraryLoadData(&library, image.image, NULL, NULL, 0, NULL, NULL, 0), "cuLibraryLoadData");
+    tgl_status status =
+        tgl_driver_check(cu->LibraryLoadData(&library, image.image, NULL, NULL, 0, NULL, NULL, 0), "cuLibraryLoadData");
     tgl_image_free(&image);
     if (status == TGL_OK)
         status = tgl_driver_check(cu->LibraryGetKernel(kernel, library, "probe"), "cuLibraryGetKernel");
@@ -74,16 +74,14 @@ TEST(blocks_begin_with_the_pattern)
         REQUIRE(CHECK_OK(backend_upload(b, memory, seen, bytes)));
         uint32_t *first = memory, *others = first + n;
         void *args[] = { &first, &others };
-        const tgl_cu_launch_config config = {
-            (uint32_t)n, 1, 1, 256, 1, 1, 4 * NUM_WORDS, b->stream, NULL, 0
-        };
+        const tgl_cu_launch_config config = { (uint32_t)n, 1, 1, 256, 1, 1, 4 * NUM_WORDS, b->stream, NULL, 0 };
         CHECK_OK(scrub_launch(b->device.device_id, b->stream, (scrub_pattern)p));
         CHECK_OK(tgl_driver_check(cu->LaunchKernelEx(&config, (tgl_cu_function)kernel, args, NULL),
                                   "cuLaunchKernelEx"));
         REQUIRE(CHECK_OK(backend_download(b, seen, memory, bytes)));
         for (size_t i = 0; i < n; i++)
-            CHECK_THAT(seen[i] == wanted[p] && !seen[n + i],
-                       "block %zu begins with 0x%08x, want 0x%08x in all words", i, seen[i], wanted[p]);
+            CHECK_THAT(seen[i] == wanted[p] && !seen[n + i], "block %zu begins with 0x%08x, want 0x%08x in all words",
+                       i, seen[i], wanted[p]);
     }
     backend_free(b, memory);
     free(seen);

@@ -19,7 +19,9 @@ static const char *hex_of(const void *data, size_t bytes, size_t piece)
 
 TEST(published_vectors)
 {
-    static const struct { const char *text, *digest; } rows[] = {
+    static const struct {
+        const char *text, *digest;
+    } rows[] = {
         { "", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" },
         { "abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
         { "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
@@ -47,7 +49,10 @@ TEST(a_million_letters)
  * code. */
 TEST(lengths_around_a_block)
 {
-    static const struct { size_t bytes; const char *digest; } rows[] = {
+    static const struct {
+        size_t bytes;
+        const char *digest;
+    } rows[] = {
         { 55, "5a383411d906da80612f366cb9b90ae54bcf6e7743b4117ace0884d98cd159ca" },
         { 56, "c66a5b692b9a20229733ef8b87cfec52679c86a0c0245643484c46d4dcd82afa" },
         { 57, "f7e927f23e3effb6bca2c32a1f94410002a69d21c0b506541c2a08a595be512d" },
@@ -64,6 +69,5 @@ TEST(lengths_around_a_block)
     char text[129];
     memset(text, 'z', sizeof text);
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
-        for (size_t piece = 1; piece <= 129; piece += 8)
-            CHECK_TEXT(hex_of(text, rows[i].bytes, piece), rows[i].digest);
+        for (size_t piece = 1; piece <= 129; piece += 8) CHECK_TEXT(hex_of(text, rows[i].bytes, piece), rows[i].digest);
 }

@@ -16,16 +16,16 @@ static void use_device(int device)
 
 /* A block in a process of its own, where device 0 is current. */
 #define ON_DEVICE(name, ...) ON(name, NEED_DEVICE, __VA_ARGS__)
-#define ON(name, need, ...)                     \
-    static void on_device_##name(void);         \
-    TEST(name)                                  \
-    {                                           \
-        IN_CHILD(__VA_ARGS__);                  \
-        need();                                 \
-        LOAD_DRIVER();                          \
-        use_device(0);                          \
-        on_device_##name();                     \
-    }                                           \
+#define ON(name, need, ...)             \
+    static void on_device_##name(void); \
+    TEST(name)                          \
+    {                                   \
+        IN_CHILD(__VA_ARGS__);          \
+        need();                         \
+        LOAD_DRIVER();                  \
+        use_device(0);                  \
+        on_device_##name();             \
+    }                                   \
     static void on_device_##name(void)
 
 enum { BYTES = 1000 };
@@ -83,7 +83,7 @@ ON_DEVICE(a_stream_has_its_own, "EMU_SMS=4")
     }
     for (int i = 0; i < 3; i++) CHECK(get(streams[i], BYTES / 2) == seen[i]);
     CHECK(get(LEGACY, BYTES) == seen[0]);
-    unsigned char *larger = get(streams[1], 1 << 20);   /* more than the first one has: another, and kept */
+    unsigned char *larger = get(streams[1], 1 << 20); /* more than the first one has: another, and kept */
     CHECK(larger != seen[1] && is_zero(larger, 1 << 20));
     CHECK(get(streams[1], 1 << 20) == larger);
 }
@@ -193,9 +193,9 @@ ON_DEVICE(a_graph_has_its_own, "EMU_SMS=4")
     CHECK(get(stream, BYTES / 2) == seen && get(side, BYTES) == branch);
     CU(EventRecord(join, side));
     CU(StreamWaitEvent(stream, join, 0));
-    CHECK(get(stream, 1 << 20) != seen);                /* more than it has */
+    CHECK(get(stream, 1 << 20) != seen); /* more than it has */
     tgl_cu_graph graph = end_capture(stream);
-    CHECK_INT(num_nodes(graph), 0);                     /* nothing but the calls themselves will run */
+    CHECK_INT(num_nodes(graph), 0); /* nothing but the calls themselves will run */
     CHECK(seen != eager && branch != eager && seen != branch);
     CHECK(is_zero(seen, BYTES) && is_zero(branch, BYTES));
     CHECK(get(stream, BYTES) == eager);
@@ -206,7 +206,7 @@ ON_DEVICE(a_graph_has_its_own, "EMU_SMS=4")
     CU(GraphInstantiateWithFlags(&exec, graph, 0));
     CU(GraphDestroy(graph));
     tgl_cu_graph third = capture_one(stream, &other);
-    CHECK(other != seen && other != branch);            /* the executable graph may still use them */
+    CHECK(other != seen && other != branch); /* the executable graph may still use them */
     CU(GraphLaunch(exec, stream));
     CU(GraphExecDestroy(exec));
     CU(GraphDestroy(third));
@@ -233,7 +233,7 @@ ON_DEVICE(a_capture_that_fails, "EMU_SMS=4")
     tgl_stream stream = make_stream(TGL_CU_STREAM_NON_BLOCKING);
     begin(stream, TGL_CU_CAPTURE_GLOBAL);
     unsigned char *seen = get(stream, BYTES);
-    CHECK(cu->StreamSynchronize(stream) != 0);          /* which spoils it */
+    CHECK(cu->StreamSynchronize(stream) != 0); /* which spoils it */
     void *none;
     CHECK_INT(tgl_workspace_get(0, BYTES, stream, &none), TGL_ERR_CUDA);
     tgl_cu_graph graph = NULL;
@@ -261,7 +261,7 @@ ON_DEVICE(captures_go_on, "EMU_SMS=4")
         pthread_join(thread, &eager);
         CHECK(eager != captured && get(other, BYTES) == eager);
         CU(GraphDestroy(end_capture(stream)));
-        CU(StreamDestroy(other));                       /* so that the next turn allocates again */
+        CU(StreamDestroy(other)); /* so that the next turn allocates again */
         other = make_stream(0);
     }
     /* the legacy stream waits for blocking ones: no call is possible there, and asking does no harm */
@@ -290,9 +290,14 @@ ON(failures, NEED_EMULATOR, "EMU_SMS=4")
 {
     static const char *const eager[] = { "cuStreamGetCaptureInfo", "cuStreamGetId", "cuCtxGetId", "cuMemAlloc",
                                          "cuMemsetD8Async" },
-                      *const captured[] = { "cuStreamGetCaptureInfo", "cuCtxGetId", "cuMemAlloc",
-                                            "cuStreamCreate", "cuMemsetD8Async", "cuStreamSynchronize",
-                                            "cuUserObjectCreate", "cuGraphRetainUserObject" };
+                             *const captured[] = { "cuStreamGetCaptureInfo",
+                                                   "cuCtxGetId",
+                                                   "cuMemAlloc",
+                                                   "cuStreamCreate",
+                                                   "cuMemsetD8Async",
+                                                   "cuStreamSynchronize",
+                                                   "cuUserObjectCreate",
+                                                   "cuGraphRetainUserObject" };
     const int before = live().allocations;
     tgl_stream stream = make_stream(TGL_CU_STREAM_NON_BLOCKING);
     for (size_t i = 0; i < sizeof eager / sizeof *eager; i++) {
@@ -302,7 +307,7 @@ ON(failures, NEED_EMULATOR, "EMU_SMS=4")
     CHECK(is_zero(get(stream, BYTES), BYTES));
     CHECK_INT(live().allocations, before + 1);
     for (size_t i = 0; i < sizeof captured / sizeof *captured; i++) {
-        const size_t bytes = (size_t)1 << (17 + i);     /* more than any kept block has */
+        const size_t bytes = (size_t)1 << (17 + i); /* more than any kept block has */
         begin(stream, TGL_CU_CAPTURE_GLOBAL);
         check_failure(stream, bytes, captured[i]);
         unsigned char *seen = get(stream, bytes);

@@ -29,8 +29,7 @@ extern "C" __global__ void __launch_bounds__(32) t_vote(u32 *out)
 {
     const int l = threadIdx.x;
     int same, differs;
-    const u32 equal = __match_all_sync(FULL, 7ull << 40, &same),
-              unequal = __match_all_sync(FULL, l / 31, &differs);
+    const u32 equal = __match_all_sync(FULL, 7ull << 40, &same), unequal = __match_all_sync(FULL, l / 31, &differs);
     out[l] = __ballot_sync(FULL, l % 3 == 0);
     out[32 + l] = __any_sync(FULL, l == 31) * 2 + __all_sync(FULL, l < 31);
     out[64 + l] = __match_any_sync(FULL, l % 5);
@@ -41,8 +40,8 @@ extern "C" __global__ void __launch_bounds__(32) t_vote(u32 *out)
     out[224 + l] = (u32)__reduce_max_sync(FULL, -l);
     out[256 + l] = __reduce_xor_sync(FULL, (u32)l * 3u);
     out[288 + l] = __reduce_or_sync(FULL, 1u << (l / 2)) + __reduce_and_sync(FULL, ~0u << (l / 4));
-    out[320 + l] = warp_max_u32((u32)(l ^ 21)) + 1000 * warp_add_u32(1) + (u32)warp_max_s32(-l) +
-                   warp_min_u32((u32)l + 5) * 100;
+    out[320 + l] =
+        warp_max_u32((u32)(l ^ 21)) + 1000 * warp_add_u32(1) + (u32)warp_max_s32(-l) + warp_min_u32((u32)l + 5) * 100;
     out[352 + l] = lanes_below();
     out[384 + l] = __reduce_max_sync(FULL, (u32)l * 5u) + __reduce_min_sync(FULL, (u32)(l + 2)) * 1000;
 }
@@ -60,7 +59,7 @@ extern "C" __global__ void t_bits(const u32 *in, u32 *out)
     out[i++] = __ffs((int)zero);
     out[i++] = __brev(one);
     out[i++] = __byte_perm(x, y, 0x7632);
-    out[i++] = __byte_perm(x, y, 0x0c41);       /* 0xc: bit 3 of a selector has no meaning, so byte 4 */
+    out[i++] = __byte_perm(x, y, 0x0c41); /* 0xc: bit 3 of a selector has no meaning, so byte 4 */
     out[i++] = __funnelshift_l(x, one << 31, 4);
     out[i++] = __funnelshift_l(zero, one, 31 - __clz((int)zero));
     out[i++] = __funnelshift_r(x, one * 15, 8);
@@ -92,8 +91,7 @@ extern "C" __global__ void t_float(const float *in, float *out) /* in: 1.0000001
     out[i++] = __fmaf_rd(a, a, -1.0f);
     out[i++] = __fmaf_rd(-a, a, 1.0f);
     out[i++] = fmaxf(half, __uint_as_float(0x7fc00000));
-    out[i++] =
-        rintf(half) + floorf(-half) + ceilf(half) + truncf(-half) + copysignf(three, -half) + fabsf(-two);
+    out[i++] = rintf(half) + floorf(-half) + ceilf(half) + truncf(-half) + copysignf(three, -half) + fabsf(-two);
     out[i++] = ldexpf(three, 5);
     out[i++] = ex2_fast(three + half);
     out[i++] = lg2_fast(ten);
@@ -130,7 +128,7 @@ extern "C" __global__ void t_atomics(u32 *out, float *sum, u64 *wide)
     atomicAdd(wide, 1ull << 33);
 }
 
-extern "C" __global__ void t_barriers(u32 *out)                 /* 256 threads */
+extern "C" __global__ void t_barriers(u32 *out) /* 256 threads */
 {
     SHARED(u32[256], a);
     SHARED(u32, total);
@@ -159,7 +157,7 @@ extern "C" __global__ void t_barriers(u32 *out)                 /* 256 threads *
     __syncwarp();
 }
 
-extern "C" __global__ void __launch_bounds__(32) t_shared(u32 *out)     /* 32 threads, 2048 bytes */
+extern "C" __global__ void __launch_bounds__(32) t_shared(u32 *out) /* 32 threads, 2048 bytes */
 {
     SHARED_DYNAMIC(memory, 128);
     const u32 at = shared_address(memory), t = threadIdx.x;
@@ -209,7 +207,7 @@ extern "C" __global__ void __launch_bounds__(32) t_matrices(u32 *out)
     ldmatrix_x4(four, row);
     for (int k = 0; k < 4; k++) out[i] = four[k], i += 32;
     out[i] = movmatrix_trans(four[3]), i += 32;
-#if __CUDA_ARCH__ >= 900  /* 13 registers so far; the stores, each read back row by row: 8 words a matrix */
+#if __CUDA_ARCH__ >= 900 /* 13 registers so far; the stores, each read back row by row: 8 words a matrix */
     __syncthreads();
     const u32 to = at + 512 + 16 * t;
     const u32 pair[2] = { four[0], four[1] };
@@ -340,7 +338,7 @@ extern "C" __global__ void t_poll(u32 *flags, u32 *data, u32 *out)
     while (v.x == 0) v = load_relaxed_u32x4(flags + 4 * b);
     out[b] = v.x;
     if (b + 1 < gridDim.x) store_relaxed_u32x4(flags + 4 * b + 4, make_uint4(v.x + 1, 0, 0, 0));
-    if (b == 0) {                               /* publish: data, then a flag that releases it */
+    if (b == 0) { /* publish: data, then a flag that releases it */
         data[0] = 55;
         store_release_u32(data + 4, 1);
         store_relaxed_u32(data + 8, 7);
@@ -364,7 +362,7 @@ extern "C" __global__ void t_pdl(u32 *out)
     pdl_trigger();
 }
 
-extern "C" __global__ void t_barriers_only(u32 *out)  /* 20 barriers, nothing else: the cost of a switch */
+extern "C" __global__ void t_barriers_only(u32 *out) /* 20 barriers, nothing else: the cost of a switch */
 {
     for (int i = 0; i < 20; i++) __syncthreads();
     out[blockIdx.x * blockDim.x + threadIdx.x] = 1;
@@ -388,8 +386,8 @@ extern "C" __global__ void __launch_bounds__(32) t_bulk(const float *in, float *
     }
     mbar_wait(bar, 0);
     const float4 x = shared_load_f32x4(at + 32 * t);
-    shared_store_u32x4(at + 2048 + 16 * t, make_uint4(__float_as_uint(x.x), __float_as_uint(x.y),
-                                                      __float_as_uint(x.z), __float_as_uint(x.w)));
+    shared_store_u32x4(at + 2048 + 16 * t, make_uint4(__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
+                                                      __float_as_uint(x.w)));
     bulk_fence();
     __syncthreads();
     if (t == 0) {
@@ -416,9 +414,7 @@ extern "C" __global__ void t_cluster(u32 *out)
     cluster_arrive();
     cluster_wait();
     const u32 next = (rank + 1) & 3, v = cluster_load_u32(cluster_map(shared_address(&a[63 - t]), next));
-    if (t < 8)
-        cluster_store_async(cluster_map(at + 16 * t, next), make_float4(rank, t, 0, 1),
-                            cluster_map(bar, next));
+    if (t < 8) cluster_store_async(cluster_map(at + 16 * t, next), make_float4(rank, t, 0, 1), cluster_map(bar, next));
     if (t == 0) mbar_expect(bar, 128);
     if (t == 1) mbar_arrive(bar);
     mbar_wait_cluster(bar, 0);
@@ -430,9 +426,8 @@ extern "C" __global__ void t_cluster(u32 *out)
 
 /* A box of 2 x 8 x 64 u16 with a 128-byte swizzle, loaded at (c0, c1, c2); each element goes to out, and
  * the box is stored to the other map at (s0, s1, s2), every element plus one. */
-extern "C" __global__ void t_tensor_3d(const __grid_constant__ tensor_map map,
-                                       const __grid_constant__ tensor_map to, u32 *out, int c0, int c1,
-                                       int c2, int s0, int s1, int s2)
+extern "C" __global__ void t_tensor_3d(const __grid_constant__ tensor_map map, const __grid_constant__ tensor_map to,
+                                       u32 *out, int c0, int c1, int c2, int s0, int s1, int s2)
 {
     SHARED_DYNAMIC(memory, 1024);
     const u32 at = shared_address(memory), bar = at + 2048, t = threadIdx.x;
@@ -482,9 +477,9 @@ extern "C" __global__ void t_tensor_4d(const __grid_constant__ tensor_map map, u
         out[i] = shared_load_u16(at + row * 128 + ((unit ^ (row & 7)) << 4) + i % 8 * 2);
     }
 }
-extern "C" __global__ void t_tensor_2d(const __grid_constant__ tensor_map map,
-                                       const __grid_constant__ tensor_map to, int c0, int c1)
-{  /* a box of 8 x 32 floats, no swizzle: to at (c0, c1) = map at (c0, c1) */
+extern "C" __global__ void t_tensor_2d(const __grid_constant__ tensor_map map, const __grid_constant__ tensor_map to,
+                                       int c0, int c1)
+{ /* a box of 8 x 32 floats, no swizzle: to at (c0, c1) = map at (c0, c1) */
     SHARED_DYNAMIC(memory, 1024);
     const u32 at = shared_address(memory), bar = at + 1024, t = threadIdx.x;
     if (t == 0) {

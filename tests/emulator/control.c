@@ -39,7 +39,7 @@ API void emuLive(emu_live_objects *out)
 {
     LOCKED;
     *out = (emu_live_objects){ emu_alive.allocations, emu_alive.host_allocations, emu_alive.libraries,
-                               emu_alive.streams, emu_alive.events, emu_alive.graphs };
+                               emu_alive.streams,     emu_alive.events,           emu_alive.graphs };
 }
 API int emuAdopt(void *p, size_t bytes)
 {

@@ -14,11 +14,11 @@ emu_settings emu_config;
 emu_live emu_alive;
 static pthread_mutex_t lock;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static pid_t initialized_in;                    /* 0: cuInit was not called */
+static pid_t initialized_in; /* 0: cuInit was not called */
 static context primary[EMU_MAX_DEVICES];
 
 enum { STACK_DEPTH = 64 };
-static __thread context *stack[STACK_DEPTH];    /* of current contexts; stack[depth - 1] is current */
+static __thread context *stack[STACK_DEPTH]; /* of current contexts; stack[depth - 1] is current */
 static __thread int depth;
 
 /* ---- the lock ---- */
@@ -34,7 +34,7 @@ static void make_lock(void)
 static void configure(void)
 {
     make_lock();
-    pthread_atfork(NULL, NULL, make_lock);      /* a thread that held it is not in the child */
+    pthread_atfork(NULL, NULL, make_lock); /* a thread that held it is not in the child */
     emu_config = emu_read_settings();
     emu_set_seed(emu_config.seed);
     emu_starve = emu_config.starve;
@@ -56,10 +56,7 @@ int emu_lock(void)
     pthread_mutex_lock(&lock);
     return 1;
 }
-void emu_unlock(int *locked)
-{
-    pthread_mutex_unlock(&lock);
-}
+void emu_unlock(int *locked) { pthread_mutex_unlock(&lock); }
 
 result emu_begin(const char *entry, int needs_context)
 {
@@ -77,11 +74,11 @@ static result begin_initialized(const char *entry)
     if (r) return r;
     return initialized_in && initialized_in == getpid() ? SUCCESS : NOT_INITIALIZED;
 }
-#define ENTER_INITIALIZED()                                                     \
-    __attribute__((cleanup(emu_unlock), unused)) int locked_ = emu_lock();      \
-    do {                                                                        \
-        const result e_ = begin_initialized(__func__);                          \
-        if (e_) return e_;                                                      \
+#define ENTER_INITIALIZED()                                                \
+    __attribute__((cleanup(emu_unlock), unused)) int locked_ = emu_lock(); \
+    do {                                                                   \
+        const result e_ = begin_initialized(__func__);                     \
+        if (e_) return e_;                                                 \
     } while (0)
 
 API result cuInit(unsigned flags)
@@ -93,7 +90,7 @@ API result cuInit(unsigned flags)
     initialized_in = getpid();
     return SUCCESS;
 }
-API void emuInherit(void) { initialized_in = getpid(); }        /* control.h */
+API void emuInherit(void) { initialized_in = getpid(); } /* control.h */
 API result cuDriverGetVersion(int *version)
 {
     ENTER_ANY();
@@ -103,22 +100,17 @@ API result cuDriverGetVersion(int *version)
 }
 
 /* ---- devices ---- */
-static result valid(int device)
-{
-    return device >= 0 && device < emu_config.devices ? SUCCESS : INVALID_DEVICE;
-}
+static result valid(int device) { return device >= 0 && device < emu_config.devices ? SUCCESS : INVALID_DEVICE; }
 device_facts emu_device_facts(int device)
 {
     const int arch = emu_config.arch[device];
-    device_facts f = {
-        .sms = emu_config.sms, .major = arch / 10, .minor = arch % 10, .memory = (size_t)4 << 30
-    };
+    device_facts f = { .sms = emu_config.sms, .major = arch / 10, .minor = arch % 10, .memory = (size_t)4 << 30 };
     /* CUDA's table of compute capabilities */
     const size_t kb = arch == 80 || arch == 87                                  ? 164
                       : arch == 90 || arch == 100 || arch == 103 || arch == 110 ? 228
                                                                                 : 100;
     f.shared_per_sm = kb << 10;
-    f.shared_per_block = (kb - 1) << 10;        /* the system keeps 1 KB a block */
+    f.shared_per_block = (kb - 1) << 10; /* the system keeps 1 KB a block */
     return f;
 }
 API result cuDeviceGetCount(int *n)
@@ -152,34 +144,34 @@ API result cuDeviceGetAttribute(int *v, int attribute, int device)
     if (valid(device)) return INVALID_DEVICE;
     const device_facts f = emu_device_facts(device);
     switch (attribute) {
-    case 1: *v = 1024; break;                   /* threads a block */
-    case 2: *v = 1024; break;                   /* block x, y, z */
+    case 1: *v = 1024; break; /* threads a block */
+    case 2: *v = 1024; break; /* block x, y, z */
     case 3: *v = 1024; break;
     case 4: *v = 64; break;
-    case 5: *v = 0x7fffffff; break;             /* grid x, y, z */
+    case 5: *v = 0x7fffffff; break; /* grid x, y, z */
     case 6: *v = 65535; break;
     case 7: *v = 65535; break;
-    case 8: *v = DEFAULT_DYNAMIC; break;        /* shared memory a block */
-    case 10: *v = 32; break;                    /* warp size */
-    case 12: *v = 65536; break;                 /* registers a block */
-    case 13: *v = 1000000; break;               /* clock, kHz: of no meaning, but no division by 0 */
+    case 8: *v = DEFAULT_DYNAMIC; break; /* shared memory a block */
+    case 10: *v = 32; break;             /* warp size */
+    case 12: *v = 65536; break;          /* registers a block */
+    case 13: *v = 1000000; break;        /* clock, kHz: of no meaning, but no division by 0 */
     case 16: *v = f.sms; break;
-    case 36: *v = 1000000; break;               /* memory clock, kHz */
-    case 37: *v = 1024; break;                  /* memory bus, bits */
-    case 38: *v = 1 << 20; break;               /* L2, bytes: small, so that a test's cache flush is */
-    case 39: *v = f.shared_per_sm > 100 << 10 ? 2048 : 1536; break;     /* threads an SM */
-    case 41: *v = 1; break;                     /* unified addressing */
+    case 36: *v = 1000000; break; /* memory clock, kHz */
+    case 37: *v = 1024; break;    /* memory bus, bits */
+    case 38: *v = 1 << 20; break; /* L2, bytes: small, so that a test's cache flush is */
+    case 39: *v = f.shared_per_sm > 100 << 10 ? 2048 : 1536; break; /* threads an SM */
+    case 41: *v = 1; break;                                         /* unified addressing */
     case 75: *v = f.major; break;
     case 76: *v = f.minor; break;
     case 81: *v = (int)f.shared_per_sm; break;
-    case 82: *v = 65536; break;                 /* registers an SM */
-    case 95: *v = 1; break;                     /* cooperative launch */
-    case 97: *v = (int)f.shared_per_block; break;           /* opt-in */
-    case 106: *v = 32; break;                   /* blocks an SM */
-    case 111: *v = 1024; break;                 /* shared memory a block that the system keeps */
-    case 120: *v = f.major >= 9; break;         /* cluster launch */
-    case 127: *v = f.major >= 9; break;         /* tensor maps */
-    default: *v = 0;                            /* managed memory, pools and what else this device lacks */
+    case 82: *v = 65536; break;                   /* registers an SM */
+    case 95: *v = 1; break;                       /* cooperative launch */
+    case 97: *v = (int)f.shared_per_block; break; /* opt-in */
+    case 106: *v = 32; break;                     /* blocks an SM */
+    case 111: *v = 1024; break;                   /* shared memory a block that the system keeps */
+    case 120: *v = f.major >= 9; break;           /* cluster launch */
+    case 127: *v = f.major >= 9; break;           /* tensor maps */
+    default: *v = 0;                              /* managed memory, pools and what else this device lacks */
     }
     return SUCCESS;
 }
@@ -299,10 +291,10 @@ API result cuGetErrorString(result r, const char **s)
 }
 
 /* ---- entry points by name ---- */
-static int since(const char *name)              /* the driver version that brought it, of those we may need */
+static int since(const char *name) /* the driver version that brought it, of those we may need */
 {
-    if (!strncmp(name, "cuLibrary", 9) || !strncmp(name, "cuKernel", 8) || !strncmp(name, "cuTensorMap", 11)
-        || !strcmp(name, "cuStreamGetId") || !strcmp(name, "cuCtxGetId"))
+    if (!strncmp(name, "cuLibrary", 9) || !strncmp(name, "cuKernel", 8) || !strncmp(name, "cuTensorMap", 11) ||
+        !strcmp(name, "cuStreamGetId") || !strcmp(name, "cuCtxGetId"))
         return 12000;
     return !strcmp(name, "cuLaunchKernelEx") ? 11080 : 0;
 }
@@ -310,8 +302,8 @@ API result cuGetProcAddress_v2(const char *name, void **p, int version, uint64_t
 {
     ENTER_ANY();
     *p = NULL;
-    if (status) *status = 1;                    /* no such symbol */
-    if (!strncmp(name, "cu", 2)) {              /* not the emu functions */
+    if (status) *status = 1;       /* no such symbol */
+    if (!strncmp(name, "cu", 2)) { /* not the emu functions */
         /* its form from CUDA 12 on */
         if (!strcmp(name, "cuGraphInstantiate")) name = "cuGraphInstantiateWithFlags";
         Dl_info self;
@@ -325,7 +317,7 @@ API result cuGetProcAddress_v2(const char *name, void **p, int version, uint64_t
     }
     if (*p && since(name) > emu_config.driver) {
         *p = NULL;
-        if (status) *status = 2;                /* the driver is too old for it */
+        if (status) *status = 2; /* the driver is too old for it */
     }
     if (!*p) return NOT_FOUND;
     if (status) *status = 0;

@@ -17,7 +17,7 @@
 
 #define API __attribute__((visibility("default")))
 
-typedef int result;                             /* CUresult; the numbers are CUDA's */
+typedef int result; /* CUresult; the numbers are CUDA's */
 enum {
     SUCCESS = 0,
     INVALID_VALUE = 1,
@@ -47,15 +47,15 @@ typedef uint64_t deviceptr;
 /* ---- contexts ---- */
 typedef struct stream {
     struct context *ctx;
-    struct capture *capture;                    /* NULL: not capturing */
-    unsigned flags;                             /* 1: non-blocking, not ordered with the legacy stream */
-    uint64_t id;                                /* 0: nobody asked for it yet */
+    struct capture *capture; /* NULL: not capturing */
+    unsigned flags;          /* 1: non-blocking, not ordered with the legacy stream */
+    uint64_t id;             /* 0: nobody asked for it yet */
 } stream;
 typedef struct context {
     int device, retained;
     int is_primary;
-    result sticky;                              /* after a fault every call fails with it */
-    uint64_t id;                                /* as a stream's */
+    result sticky; /* after a fault every call fails with it */
+    uint64_t id;   /* as a stream's */
     stream legacy;
 } context;
 
@@ -66,11 +66,11 @@ typedef struct work {
     context *ctx;
     struct work *next;
     emu_launch launch;
-    void *params;                               /* copies of the launch's parameters */
+    void *params; /* copies of the launch's parameters */
     void *to;
     const void *from;
-    size_t bytes;                               /* of a copy; elements of a fill */
-    uint32_t value, width;                      /* of a fill: 1, 2 or 4 bytes an element */
+    size_t bytes;          /* of a copy; elements of a fill */
+    uint32_t value, width; /* of a fill: 1, 2 or 4 bytes an element */
     void (*host)(void *);
     void *data;
 } work;
@@ -87,10 +87,13 @@ enum { MAX_KERNELS = 64, DEFAULT_DYNAMIC = 48 << 10 };
 
 /* ---- device.c ---- */
 extern emu_settings emu_config;
-typedef struct { int sms, major, minor; size_t shared_per_sm, shared_per_block, memory; } device_facts;
+typedef struct {
+    int sms, major, minor;
+    size_t shared_per_sm, shared_per_block, memory;
+} device_facts;
 device_facts emu_device_facts(int device);
 context *emu_current(void);
-void emu_clear_errors(void);                    /* sticky ones, of the primary contexts */
+void emu_clear_errors(void); /* sticky ones, of the primary contexts */
 
 int emu_lock(void);
 void emu_unlock(int *locked);
@@ -111,18 +114,22 @@ result emu_begin(const char *entry, int needs_context);
     } while (0)
 
 /* ---- memory.c ---- */
-typedef struct { char *p; size_t bytes; int host, device; } allocation;
-const allocation *emu_find(deviceptr p);        /* NULL: no memory of ours */
-const allocation *emu_find_with_end(deviceptr p);               /* one past the end counts, too */
-int emu_adopt(void *p, size_t bytes);           /* control.h, emuAdopt */
-void emu_open_memory(int device, int open);     /* ASan: only what runs now may be touched */
+typedef struct {
+    char *p;
+    size_t bytes;
+    int host, device;
+} allocation;
+const allocation *emu_find(deviceptr p);          /* NULL: no memory of ours */
+const allocation *emu_find_with_end(deviceptr p); /* one past the end counts, too */
+int emu_adopt(void *p, size_t bytes);             /* control.h, emuAdopt */
+void emu_open_memory(int device, int open);       /* ASan: only what runs now may be touched */
 
 /* ---- stream.c ---- */
-stream *emu_stream(stream *s);  /* the legacy and the per-thread stream have special handles */
-uint64_t emu_id(uint64_t *id);                  /* never another stream's or context's */
-result emu_submit(stream *s, work *w);          /* takes w; runs, queues or captures it */
-result emu_drain(context *ctx);                 /* runs what waits (EMU_LAZY) -> the context's sticky error */
-result emu_unsafe(void);  /* a call that must not be made during captures: spoils them and fails */
+stream *emu_stream(stream *s);         /* the legacy and the per-thread stream have special handles */
+uint64_t emu_id(uint64_t *id);         /* never another stream's or context's */
+result emu_submit(stream *s, work *w); /* takes w; runs, queues or captures it */
+result emu_drain(context *ctx);        /* runs what waits (EMU_LAZY) -> the context's sticky error */
+result emu_unsafe(void);               /* a call that must not be made during captures: spoils them and fails */
 void emu_free_work(work *w);
 
 /* ---- what is alive, for leak checks ---- */

@@ -10,7 +10,7 @@ extern "C" __global__ void shared_overflow(u32 *out)
     SHARED(u32[256], a);
     SHARED(u32[256], b);
     b[threadIdx.x] = 0;
-    a[threadIdx.x + 1] = 1;                     /* the last one hits neither a nor b */
+    a[threadIdx.x + 1] = 1; /* the last one hits neither a nor b */
     out[threadIdx.x] = b[threadIdx.x];
 }
 extern "C" __global__ void shared_pointer_overflow(u32 *out)
@@ -48,10 +48,7 @@ extern "C" __global__ void misaligned_stream(u32 *out)
 {
     store_stream_u32x4(out + (threadIdx.x & 31) + 1, make_uint4(0, 0, 0, 0));
 }
-extern "C" __global__ void undefined_shift(u32 *out)
-{
-    out[threadIdx.x] = 1u << (31 - __clz((int)(threadIdx.x & 1)));
-}
+extern "C" __global__ void undefined_shift(u32 *out) { out[threadIdx.x] = 1u << (31 - __clz((int)(threadIdx.x & 1))); }
 extern "C" __global__ void division_by_zero(u32 *out) { out[threadIdx.x] = 100 / threadIdx.x; }
 extern "C" __global__ void uninitialised_shared(u32 *out)
 {
@@ -68,10 +65,10 @@ extern "C" __global__ void missing_syncthreads(u32 *out)
 {
     SHARED(u32[256], a);
     a[threadIdx.x] = threadIdx.x;
-    out[threadIdx.x] = a[threadIdx.x ^ 1] ^ 1;  /* a barrier belongs before this */
+    out[threadIdx.x] = a[threadIdx.x ^ 1] ^ 1; /* a barrier belongs before this */
 }
 /* end */
-extern "C" __global__ void missing_syncthreads_backwards(u32 *out)      /* read before overwrite */
+extern "C" __global__ void missing_syncthreads_backwards(u32 *out) /* read before overwrite */
 {
     SHARED(u32[256], a);
     a[threadIdx.x] = threadIdx.x;
@@ -131,7 +128,7 @@ extern "C" __global__ void bulk_store_source_overwritten(u32 *out)
         bulk_commit();
     }
     __syncthreads();
-    shared_store_u32(at + 4 * t, 99);           /* bulk_wait_read belongs before this */
+    shared_store_u32(at + 4 * t, 99); /* bulk_wait_read belongs before this */
     __syncthreads();
     if (t == 0) bulk_wait<0>();
 }
@@ -210,7 +207,7 @@ extern "C" __global__ void mbarrier_too_many(u32 *out)
     out[threadIdx.x] = threadIdx.x;
 }
 /* doc: spin_on_other_block */
-extern "C" __global__ void spin_on_other_block(u32 *out)  /* needs a cooperative launch, gets a plain one */
+extern "C" __global__ void spin_on_other_block(u32 *out) /* needs a cooperative launch, gets a plain one */
 {
     if (blockIdx.x == 0)
         while (load_relaxed_u32x4(out).x != 5) { }
@@ -237,7 +234,7 @@ extern "C" __global__ void cluster_block_gone(u32 *out)
     cluster_arrive();
     cluster_wait();
     if (cluster_rank() == 0) return;
-    for (int i = 0; i < 100; i++) __syncthreads();              /* long enough for block 0 to end */
+    for (int i = 0; i < 100; i++) __syncthreads(); /* long enough for block 0 to end */
     out[threadIdx.x] = cluster_load_u32(cluster_map(shared_address(&word), 0));
 }
 
@@ -273,7 +270,7 @@ extern "C" __global__ void trap(u32 *out)
 extern "C" __global__ void __launch_bounds__(128) too_many_threads(u32 *out) { out[threadIdx.x] = 0; }
 
 /* ---- what nothing has written decides: in an address or a branch ---- */
-extern "C" __global__ void unwritten_branch(u32 *out)   /* the last thread's word of a is nobody's */
+extern "C" __global__ void unwritten_branch(u32 *out) /* the last thread's word of a is nobody's */
 {
     SHARED(u32[256], a);
     if (threadIdx.x < 255) a[threadIdx.x] = threadIdx.x;
@@ -322,7 +319,7 @@ extern "C" __global__ void unwritten_copied(u32 *out, const u32 *in)
     shared_store_u32(at + 4 * (t & 63), 1);
     if (shared_load_u32(at + 4 * t) > 300) out[0] = 1;
 }
-extern "C" __global__ void unwritten_converted(u32 *out)        /* through what has branches in the emulator alone */
+extern "C" __global__ void unwritten_converted(u32 *out) /* through what has branches in the emulator alone */
 {
     SHARED(float[256], a);
     if (threadIdx.x < 255) a[threadIdx.x] = 1;
@@ -366,7 +363,7 @@ extern "C" __global__ void pdl_wait_of_some_threads(u32 *out)
     }
     out[threadIdx.x] = threadIdx.x;
 }
-extern "C" __global__ void cluster_work_after_arrival(u32 *out)     /* the barrier orders what comes before arrival */
+extern "C" __global__ void cluster_work_after_arrival(u32 *out) /* the barrier orders what comes before arrival */
 {
     SHARED(u32[256], a);
     cluster_arrive();

@@ -10,7 +10,7 @@
 
 fiber emu_main_fiber;
 fiber *emu_running = &emu_main_fiber;
-static const void *main_bottom;                 /* the caller's stack, as ASan tells it */
+static const void *main_bottom; /* the caller's stack, as ASan tells it */
 static size_t main_size;
 
 /* ---- sanitizers ---- */
@@ -51,11 +51,10 @@ fiber *emu_fiber_slot(emu_u32 i)
 {
     while (i / CHUNK_STACKS >= (emu_u32)num_chunks) {
         if (num_chunks == MAX_CHUNKS) return NULL;
-        const size_t bytes = CHUNK_STACKS * EMU_STACK + EMU_STACK;      /* one more, to align */
-        char *p =
-            mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        const size_t bytes = CHUNK_STACKS * EMU_STACK + EMU_STACK; /* one more, to align */
+        char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED) return NULL;
-        madvise(p, bytes, MADV_NOHUGEPAGE);  /* a huge page per few stacks would be all touched */
+        madvise(p, bytes, MADV_NOHUGEPAGE); /* a huge page per few stacks would be all touched */
         chunks[num_chunks++] = (char *)(((uintptr_t)p + EMU_STACK - 1) & ~(EMU_STACK - 1));
     }
     return (fiber *)emu_thread_on((uintptr_t)chunks[i / CHUNK_STACKS] + (i % CHUNK_STACKS) * EMU_STACK);
@@ -65,7 +64,7 @@ static char *stack_low(const fiber *f) { return (char *)((uintptr_t)f & ~(EMU_ST
 void emu_fiber_abandon(fiber *f, const void *sync)
 {
     emu_unpoison(stack_low(f), EMU_STACK);
-    if (__tsan_switch_to_fiber) {  /* in its name, as it will not: what it did happened before what follows */
+    if (__tsan_switch_to_fiber) { /* in its name, as it will not: what it did happened before what follows */
         __tsan_switch_to_fiber(f->tsan, 1);
         emu_release(sync);
         __tsan_switch_to_fiber(emu_main_fiber.tsan, 1);
@@ -193,7 +192,7 @@ void emu_fiber_switch(fiber *from, fiber *to, int dying)
         if (to == &emu_main_fiber) __sanitizer_start_switch_fiber(fake, main_bottom, main_size);
         else __sanitizer_start_switch_fiber(fake, stack_low(to), EMU_STACK);
     }
-    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(to->tsan, 1);    /* 1: the switch orders nothing */
+    if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(to->tsan, 1); /* 1: the switch orders nothing */
     emu_switch(&from->sp, to->sp);
     if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(from->fake, NULL, NULL);
 }

@@ -10,33 +10,33 @@
 
 typedef struct fiber {
     emu_thread pub;
-    void *sp, *fake, *tsan;                     /* saved stack pointer; ASan's and TSan's own */
+    void *sp, *fake, *tsan; /* saved stack pointer; ASan's and TSan's own */
     struct block *block;
-    struct fiber *next;                         /* in the list it waits in */
-    const void *address;                        /* it waits for */
-    const char *what;                           /* it does at `site` */
+    struct fiber *next;  /* in the list it waits in */
+    const void *address; /* it waits for */
+    const char *what;    /* it does at `site` */
     emu_site site;
     uint32_t state, result, cluster_arrived, cluster_target;
     uint64_t canary;
 } fiber;
 _Static_assert(sizeof(fiber) <= EMU_THREAD_BYTES, "EMU_THREAD_BYTES");
 
-extern fiber emu_main_fiber;                    /* stands for the caller's stack */
+extern fiber emu_main_fiber; /* stands for the caller's stack */
 extern fiber *emu_running;
 
-fiber *emu_fiber_slot(emu_u32 i);               /* the i-th stack's; NULL: no memory */
+fiber *emu_fiber_slot(emu_u32 i); /* the i-th stack's; NULL: no memory */
 /* at its first switch it runs entry, which must not return */
 void emu_fiber_start(fiber *f, void (*entry)(void));
 void emu_fiber_switch(fiber *from, fiber *to, int dying);
-void emu_fiber_entered(void);                   /* first thing in entry */
-void emu_fiber_group(void);                     /* before the first switch away from the caller's stack */
-void emu_fiber_abandon(fiber *f, const void *sync);     /* its stack will be used again, whatever is on it */
+void emu_fiber_entered(void);                       /* first thing in entry */
+void emu_fiber_group(void);                         /* before the first switch away from the caller's stack */
+void emu_fiber_abandon(fiber *f, const void *sync); /* its stack will be used again, whatever is on it */
 
 /* Weak, so that one build serves processes with and without a sanitizer. */
 int emu_has_asan(void);
 void emu_poison(const void *p, size_t n);
 void emu_unpoison(const void *p, size_t n);
-void emu_acquire(const void *p);  /* memory order, for TSan: what was released on p is seen from here on */
+void emu_acquire(const void *p); /* memory order, for TSan: what was released on p is seen from here on */
 void emu_release(const void *p);
 
 #endif

@@ -25,9 +25,11 @@ static int kind_now(void)
 void emu_fill(void *p, size_t bytes)
 {
     /* a word is (random & some) | always; EMU_INDICES reads as 0 to 15, as 32 or 64 bits */
-    static const struct { uint64_t some, always; } words[EMU_NUM_FILLS] = {
-        [EMU_ONES] = { 0, ~0ull },   [EMU_ZEROS] = { 0, 0 },      [EMU_7F] = { 0, 0x7f7f7f7f7f7f7f7full },
-        [EMU_INDICES] = { 15, 0 },   [EMU_RANDOM] = { ~0ull, 0 },
+    static const struct {
+        uint64_t some, always;
+    } words[EMU_NUM_FILLS] = {
+        [EMU_ONES] = { 0, ~0ull }, [EMU_ZEROS] = { 0, 0 },      [EMU_7F] = { 0, 0x7f7f7f7f7f7f7f7full },
+        [EMU_INDICES] = { 15, 0 }, [EMU_RANDOM] = { ~0ull, 0 },
     };
     const int kind = kind_now();
     const uint64_t some = words[kind].some, always = words[kind].always;
@@ -47,7 +49,6 @@ void emu_fill(void *p, size_t bytes)
         if (some) random = random * 6364136223846793005ull + 1442695040888963407ull;
         *(word *)((char *)p + i) = ((random ^ random >> 32) & some) | always;
     }
-    for (; i < bytes; i++)
-        ((volatile unsigned char *)p)[i] = (unsigned char)((random >> 8 * (i & 7) & some) | always);
+    for (; i < bytes; i++) ((volatile unsigned char *)p)[i] = (unsigned char)((random >> 8 * (i & 7) & some) | always);
     if (__msan_poison) __msan_poison(p, bytes); /* a branch or an address that depends on it is a report */
 }

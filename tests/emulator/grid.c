@@ -19,15 +19,15 @@ void emu_set_seed(uint64_t seed)
     emu_launches_of_seed = emu_num_fills = 0;
 }
 uint32_t emu_starve;
-static char launch_sync, end_sync;              /* TSan: what happens before all threads, and after */
+static char launch_sync, end_sync; /* TSan: what happens before all threads, and after */
 
-static struct {                                 /* grows to the largest group seen */
+static struct { /* grows to the largest group seen */
     fiber **threads, **queues;
     warp *warps;
     block *blocks, **ready;
     cluster *clusters;
     size_t num_threads, num_blocks, num_warps;
-    unsigned char *window;                      /* shared memory of all blocks */
+    unsigned char *window; /* shared memory of all blocks */
     size_t window_bytes;
 } pool;
 
@@ -69,8 +69,8 @@ static int reserve(size_t blocks, size_t ring, size_t warps, size_t window_bytes
     if (pool.window_bytes < window_bytes) {
         if (pool.window) munmap(pool.window, pool.window_bytes);
         pool.window_bytes = window_bytes;
-        pool.window = mmap(NULL, window_bytes, PROT_READ | PROT_WRITE,
-                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        pool.window =
+            mmap(NULL, window_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (pool.window == MAP_FAILED) {
             pool.window = NULL;
             pool.window_bytes = 0;
@@ -100,12 +100,12 @@ static void reset_group(const emu_launch *l, emu_u32 num_blocks, emu_u32 num_war
     g->order = ANYONE + (int)(emu_random() % (NUM_ORDERS - ANYONE));
     if (g->order != STARVE) return;
     if (emu_random() & 1) g->starved = 1u << emu_random() % num_warps;
-    else g->starved = (emu_u32)(emu_random() & emu_random());           /* about a quarter */
+    else g->starved = (emu_u32)(emu_random() & emu_random()); /* about a quarter */
 }
 
 static void start_threads(block *b, emu_u32 num_warps)
 {
-    emu_u32 first[32], rotate = 0;              /* warps in random order, lanes rotated */
+    emu_u32 first[32], rotate = 0; /* warps in random order, lanes rotated */
     for (emu_u32 w = 0; w < num_warps; w++) first[w] = w;
     if (emu_rt.seed) {
         for (emu_u32 w = num_warps; w > 1; w--) {
@@ -122,12 +122,11 @@ static void start_threads(block *b, emu_u32 num_warps)
         }
 }
 
-static fiber *make_thread(const emu_launch *l, block *b, emu_u32 slot, emu_u32 t, emu_u32 cluster_size,
-                          size_t stride)
+static fiber *make_thread(const emu_launch *l, block *b, emu_u32 slot, emu_u32 t, emu_u32 cluster_size, size_t stride)
 {
     fiber *f = emu_fiber_slot(slot);
     if (!f) return NULL;
-    void *tsan = f->tsan;                       /* TSan's fibers are used again, too */
+    void *tsan = f->tsan; /* TSan's fibers are used again, too */
     /* Words and fields one by one: in a process with ASan, memset and memcpy are functions that look at all of the memory. */
     typedef volatile emu_u64 __attribute__((may_alias)) word;
     for (size_t i = 0; i < sizeof *f / 8; i++) ((word *)f)[i] = 0;
@@ -180,8 +179,7 @@ static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_unit
         if (threads % 32) b->warps[num_warps - 1].exited = ~0u << threads % 32;
         b->rank = i % cluster_size;
         b->cl = &pool.clusters[i / cluster_size];
-        if (b->rank == 0)
-            *b->cl = (cluster){ .alive = threads * cluster_size, .window = pool.window + stride * i };
+        if (b->rank == 0) *b->cl = (cluster){ .alive = threads * cluster_size, .window = pool.window + stride * i };
         b->static_used = GAP;
         unsigned char *dynamic = b->cl->window + b->rank * stride + STATIC_RESERVE;
         emu_unpoison(dynamic, l->dynamic_bytes);

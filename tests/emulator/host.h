@@ -82,7 +82,7 @@ typedef struct {
 static struct { DRIVER_CALLS(FIELD) } cu;
 static struct { NVRTC_CALLS(FIELD) } nv;
 // clang-format on
-static struct {                                 /* NULL on a GPU */
+static struct { /* NULL on a GPU */
     emuFail_function Fail, NvrtcFail;
     emuCalls_function Calls, NvrtcCalls;
     emuResetCalls_function ResetCalls;
@@ -93,7 +93,7 @@ static struct {                                 /* NULL on a GPU */
     emuStats_function Stats;
     emuLastLaunch_function LastLaunch;
 } emu;
-static char arch[16];                           /* "sm_90a" */
+static char arch[16]; /* "sm_90a" */
 
 /* Ends the program: what follows would make no sense. */
 #define CU(call)                                                                       \
@@ -119,7 +119,7 @@ static inline void *open_library(const char *file)
     }
     return h;
 }
-static inline void load(void)                   /* both libraries; calls nothing in them */
+static inline void load(void) /* both libraries; calls nothing in them */
 {
     void *rtc = open_library(setting("TEGULA_LIBNVRTC", TEGULA_EMULATED_NVRTC));
     void *h = open_library(setting("TEGULA_LIBCUDA", TEGULA_EMULATED_CUDA));
@@ -131,9 +131,15 @@ static inline void load(void)                   /* both libraries; calls nothing
     DRIVER_CALLS(GET_DRIVER)
 #define GET_EMU(name) *(void **)&emu.name = dlsym(h, "emu" #name);
     GET_EMU(Fail)
-        GET_EMU(Calls) GET_EMU(ResetCalls) GET_EMU(LastReport) GET_EMU(Reset) GET_EMU(Seed) GET_EMU(Live)
-            GET_EMU(Stats) GET_EMU(LastLaunch) *
-        (void **)&emu.NvrtcFail = dlsym(rtc, "emuFail");
+    GET_EMU(Calls)
+    GET_EMU(ResetCalls)
+    GET_EMU(LastReport)
+    GET_EMU(Reset)
+    GET_EMU(Seed)
+    GET_EMU(Live)
+    GET_EMU(Stats)
+    GET_EMU(LastLaunch)
+    *(void **)&emu.NvrtcFail = dlsym(rtc, "emuFail");
     *(void **)&emu.NvrtcCalls = dlsym(rtc, "emuCalls");
 }
 static inline void use_device(int device)
@@ -142,7 +148,7 @@ static inline void use_device(int device)
     CU(DevicePrimaryCtxRetain(&ctx, device));
     CU(CtxSetCurrent(ctx));
 }
-static inline void start(void)                  /* once: a device, its context */
+static inline void start(void) /* once: a device, its context */
 {
     static bool started;
     if (started) return;
@@ -158,7 +164,7 @@ static inline void start(void)                  /* once: a device, its context *
 }
 
 /* ---- kernels: files of this folder, compiled once ---- */
-static inline char *read_text(const char *relative)     /* to this folder */
+static inline char *read_text(const char *relative) /* to this folder */
 {
     char path[2048];
     snprintf(path, sizeof path, "%s/%s", EMULATOR_DIR, relative);
@@ -176,8 +182,8 @@ static inline char *read_text(const char *relative)     /* to this folder */
     return s;
 }
 /* -> the status; *cubin and *log are the caller's to free */
-static inline int compile_text(const char *source, const char *name, const char *target, char **cubin,
-                               size_t *bytes, char **log)
+static inline int compile_text(const char *source, const char *name, const char *target, char **cubin, size_t *bytes,
+                               char **log)
 {
     char *ptx = read_text("../../src/cuda/device/ptx.cuh"), option[64];
     const char *text[] = { ptx }, *names[] = { "device/ptx.cuh" },
@@ -203,7 +209,7 @@ static inline int compile_text(const char *source, const char *name, const char 
     free(ptx);
     return status;
 }
-static inline void *load_file(const char *file)         /* -> a library */
+static inline void *load_file(const char *file) /* -> a library */
 {
     char *source = read_text(file), *cubin, *log;
     size_t bytes;
@@ -258,7 +264,6 @@ static inline void *host_copy(dptr p, size_t bytes)
 
 /* ---- seeds: every block of a test runs with each ---- */
 static inline int num_seeds(void) { return !emu.Seed ? 1 : test_slow() ? 12 : 3; }
-#define FOR_SEEDS(s) \
-    for (int s = (start(), 0); s < num_seeds() && (!emu.Seed || (emu.Seed((uint64_t)s), true)); s++)
+#define FOR_SEEDS(s) for (int s = (start(), 0); s < num_seeds() && (!emu.Seed || (emu.Seed((uint64_t)s), true)); s++)
 
 #endif

@@ -7,13 +7,17 @@
 #include "control.h"
 #include "library.h"
 
-typedef struct {                                /* CUlaunchAttribute */
+typedef struct { /* CUlaunchAttribute */
     uint32_t id;
     char pad[4];
-    union { char bytes[64]; int32_t value; emu_dim dim; } value;
+    union {
+        char bytes[64];
+        int32_t value;
+        emu_dim dim;
+    } value;
 } attribute;
 enum { ATTRIBUTE_COOPERATIVE = 2, ATTRIBUTE_CLUSTER = 4, ATTRIBUTE_PDL = 6 };
-typedef struct {                                /* CUlaunchConfig */
+typedef struct { /* CUlaunchConfig */
     uint32_t grid[3], block[3], dynamic_bytes;
     stream *stream;
     const attribute *attributes;
@@ -41,8 +45,7 @@ static result check_launch(const kernel *k, const emu_launch *l, int device)
     if (l->cluster.y != 1 || l->cluster.z != 1 || l->grid.x % l->cluster.x) return INVALID_CLUSTER_SIZE;
     const int fit = emu_blocks_per_sm(k, device, (int)threads, l->dynamic_bytes);
     if (!fit) return LAUNCH_OUT_OF_RESOURCES;
-    if (l->cooperative && blocks > (uint64_t)fit * (unsigned)emu_config.sms)
-        return COOPERATIVE_LAUNCH_TOO_LARGE;
+    if (l->cooperative && blocks > (uint64_t)fit * (unsigned)emu_config.sms) return COOPERATIVE_LAUNCH_TOO_LARGE;
     return SUCCESS;
 }
 
@@ -52,9 +55,7 @@ static const char *wrong_pointer(deviceptr p, int device, char *text, size_t n)
 {
     const allocation *a = emu_find_with_end(p);
     if (!p || (a && (a->host || a->device == device))) return NULL;
-    if (a)
-        snprintf(text, n, "(%p) is memory of device %d, the launch is on device %d", (void *)p, a->device,
-                 device);
+    if (a) snprintf(text, n, "(%p) is memory of device %d, the launch is on device %d", (void *)p, a->device, device);
     else snprintf(text, n, "(%p) is not device memory", (void *)p);
     return text;
 }
@@ -65,7 +66,7 @@ static result launch(const launch_config *c, kernel *k, void **params, void **ex
     if (!k) return INVALID_HANDLE;
     stream *s = emu_stream(c->stream);
     context *ctx = s->ctx;
-    if (ctx != emu_current()) return INVALID_HANDLE;            /* a stream of another context */
+    if (ctx != emu_current()) return INVALID_HANDLE; /* a stream of another context */
     const emu_entry *e = k->entry;
     emu_launch l = {
         .entry = e,
@@ -97,7 +98,7 @@ static result launch(const launch_config *c, kernel *k, void **params, void **ex
         return OUT_OF_MEMORY;
     }
     char *p = w->params;
-    for (emu_u32 i = 0; i < e->num_params; i++) {  /* the driver copies parameters at the launch */
+    for (emu_u32 i = 0; i < e->num_params; i++) { /* the driver copies parameters at the launch */
         memcpy(p, params[i], e->param_bytes[i]);
         w->launch.args[i] = p;
         if (e->param_is_pointer[i]) {
@@ -108,7 +109,7 @@ static result launch(const launch_config *c, kernel *k, void **params, void **ex
                 emu_report_text("fault", e->name, "parameter %u %s", i, text);
                 emu_free_work(w);
                 ctx->sticky = ILLEGAL_ADDRESS;
-                return SUCCESS;  /* as on a device, it shows at the next synchronisation */
+                return SUCCESS; /* as on a device, it shows at the next synchronisation */
             }
         }
         p += (e->param_bytes[i] + 63u) & ~63u;
@@ -131,8 +132,8 @@ API result cuLaunchKernelEx(const launch_config *c, kernel *k, void **params, vo
     ENTER();
     return launch(c, k, params, extra);
 }
-API result cuLaunchKernel(kernel *k, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
-                          unsigned bz, unsigned shared, stream *s, void **params, void **extra)
+API result cuLaunchKernel(kernel *k, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                          unsigned shared, stream *s, void **params, void **extra)
 {
     ENTER();
     const launch_config c = { { gx, gy, gz }, { bx, by, bz }, shared, s, NULL, 0 };
@@ -142,26 +143,24 @@ API result cuLaunchKernel(kernel *k, unsigned gx, unsigned gy, unsigned gz, unsi
 API result cuOccupancyMaxActiveClusters(int *n, kernel *k, const launch_config *c)
 {
     ENTER();
-    if (!n || !k || !c || c->num_attributes != 1 || c->attributes->id != ATTRIBUTE_CLUSTER)
-        return INVALID_VALUE;
+    if (!n || !k || !c || c->num_attributes != 1 || c->attributes->id != ATTRIBUTE_CLUSTER) return INVALID_VALUE;
     const int device = emu_current()->device, threads = (int)(c->block[0] * c->block[1] * c->block[2]);
     const uint32_t size = c->attributes->value.dim.x;
     if (!size || size > (k->non_portable_cluster[device] ? 16 : 8)) return INVALID_CLUSTER_SIZE;
     const int blocks = emu_blocks_per_sm(k, device, threads, c->dynamic_bytes) * emu_config.sms;
     *n = blocks / (int)size;
-    if (!*n && blocks) *n = 1;                  /* as for launches, SMs do not matter */
+    if (!*n && blocks) *n = 1; /* as for launches, SMs do not matter */
     if (size > (uint32_t)emu_config.cluster) *n = 0;
     return SUCCESS;
 }
 
 /* ---- tensor maps ---- */
 API result cuTensorMapEncodeTiled(void *out, int type, unsigned rank, void *base, const uint64_t *dims,
-                                  const uint64_t *strides, const uint32_t *box,
-                                  const uint32_t *element_strides, int interleave, int swizzle, int l2,
-                                  int fill)
+                                  const uint64_t *strides, const uint32_t *box, const uint32_t *element_strides,
+                                  int interleave, int swizzle, int l2, int fill)
 {
     ENTER_ANY();
-    static const unsigned char size[] = { 1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4 };  /* CUtensorMapDataType */
+    static const unsigned char size[] = { 1, 2, 4, 4, 8, 8, 2, 4, 8, 2, 4, 4, 4 }; /* CUtensorMapDataType */
     if (rank < 1 || rank > 5 || type < 0 || type > 12 || swizzle < 0 || swizzle > 3) return INVALID_VALUE;
     if (interleave) return NOT_SUPPORTED;
     if (!base || (uintptr_t)base % 16 || (uintptr_t)out % 64) return INVALID_VALUE;

@@ -26,8 +26,7 @@ static result check_image(const void *code)
     memcpy(&h, code, sizeof h);
     if (memcmp(h.magic, EMU_IMAGE_MAGIC, sizeof h.magic)) return INVALID_IMAGE;
     if (h.header_sum != emu_sum(&h, offsetof(emu_image, header_sum))) return INVALID_IMAGE;
-    if (h.version != EMU_VERSION || h.sum != emu_sum((const char *)code + sizeof h, h.bytes))
-        return INVALID_IMAGE;
+    if (h.version != EMU_VERSION || h.sum != emu_sum((const char *)code + sizeof h, h.bytes)) return INVALID_IMAGE;
     return SUCCESS;
 }
 /* A cubin runs on its architecture and on later ones of the same major number, with an "a" on that one
@@ -51,13 +50,13 @@ static int write_all(int fd, const char *p, size_t n)
     }
     return 0;
 }
-API result cuLibraryLoadData(library **out, const void *code, void *jit_options, void *jit_values,
-                             unsigned num_jit, void *options, void *values, unsigned num_options)
+API result cuLibraryLoadData(library **out, const void *code, void *jit_options, void *jit_values, unsigned num_jit,
+                             void *options, void *values, unsigned num_options)
 {
     ENTER_ANY();
     if (!out || !code) return INVALID_VALUE;
     *out = NULL;
-    result r = emu_unsafe();  /* loading may allocate: as the driver, not during a capture */
+    result r = emu_unsafe(); /* loading may allocate: as the driver, not during a capture */
     if (!r) r = check_image(code);
     if (r) return r;
     library *l = calloc(1, sizeof *l);
@@ -150,9 +149,7 @@ static result set_attribute(kernel *k, int attribute, int v, int device)
         k->max_dynamic[device] = (size_t)v;
         return SUCCESS;
     case CARVEOUT: return v >= -1 && v <= 100 ? SUCCESS : INVALID_VALUE;
-    case NON_PORTABLE_CLUSTER:
-        k->non_portable_cluster[device] = v;
-        return SUCCESS;
+    case NON_PORTABLE_CLUSTER: k->non_portable_cluster[device] = v; return SUCCESS;
     default: return INVALID_VALUE;
     }
 }
@@ -161,7 +158,7 @@ static result get_attribute(int *v, const kernel *k, int attribute, int device)
     if (!k) return INVALID_HANDLE;
     switch (attribute) {
     case MAX_THREADS: *v = (int)k->entry->max_threads; break;
-    case STATIC_BYTES: *v = 0; break;           /* not known before it runs */
+    case STATIC_BYTES: *v = 0; break; /* not known before it runs */
     case LOCAL_BYTES: *v = 0; break;
     case NUM_REGS: *v = 32; break;
     case BINARY_VERSION: *v = (int)k->library->image.arch; break;
@@ -172,10 +169,7 @@ static result get_attribute(int *v, const kernel *k, int attribute, int device)
     }
     return SUCCESS;
 }
-static result on_device(int device)
-{
-    return device >= 0 && device < emu_config.devices ? SUCCESS : INVALID_DEVICE;
-}
+static result on_device(int device) { return device >= 0 && device < emu_config.devices ? SUCCESS : INVALID_DEVICE; }
 API result cuFuncSetAttribute(kernel *k, int attribute, int v)
 {
     ENTER();
@@ -202,7 +196,7 @@ API result cuKernelGetParamInfo(kernel *k, size_t place, size_t *offset, size_t 
     if (!k) return INVALID_HANDLE;
     if (place >= k->entry->num_params || !offset) return INVALID_VALUE;
     *offset = 0;
-    for (size_t i = 0; i <= place; i++) {       /* aligned to its size, as our parameters are, or to 8 */
+    for (size_t i = 0; i <= place; i++) { /* aligned to its size, as our parameters are, or to 8 */
         const size_t n = k->entry->param_bytes[i], to = n < 8 ? n : 8;
         *offset = (*offset + to - 1) / to * to;
         if (i < place) *offset += n;

@@ -30,7 +30,7 @@ const allocation *emu_find_with_end(deviceptr p)
 }
 int emu_is_global(const void *p)
 {
-    static int last;                            /* most accesses are to the same allocation as the one before */
+    static int last; /* most accesses are to the same allocation as the one before */
     const deviceptr q = (deviceptr)p;
     if (last < num_allocations) {
         const deviceptr begin = (deviceptr)allocations[last].p;
@@ -164,8 +164,7 @@ static int is_pinned(const void *p)
     return a && a->host;
 }
 /* Device memory is checked; the other side of a copy is the caller's. */
-static result copy(void *to, const void *from, size_t bytes, int to_device, int from_device, stream *s,
-                   int now)
+static result copy(void *to, const void *from, size_t bytes, int to_device, int from_device, stream *s, int now)
 {
     if (!bytes) return SUCCESS;
     if ((to_device && !inside(to, bytes)) || (from_device && !inside(from, bytes))) return INVALID_VALUE;
@@ -235,7 +234,8 @@ API result cuMemcpy2DAsync_v2(const copy_2d *c, stream *s)
     if (c->from_pitch > INT32_MAX || c->to_pitch > INT32_MAX) return INVALID_VALUE;
     result r = SUCCESS;
     for (size_t i = 0; i < c->height && r == SUCCESS; i++)
-        r = copy((char *)c->to_host + i * c->to_pitch, (char *)c->from_device + i * c->from_pitch, c->width, 0, 1, s, 0);
+        r = copy((char *)c->to_host + i * c->to_pitch, (char *)c->from_device + i * c->from_pitch, c->width, 0, 1, s,
+                 0);
     return r;
 }
 static result fill(deviceptr p, uint32_t value, uint32_t width, size_t n, stream *s)
@@ -245,9 +245,7 @@ static result fill(deviceptr p, uint32_t value, uint32_t width, size_t n, stream
     s = emu_stream(s);
     work *w = calloc(1, sizeof *w);
     if (!w) return OUT_OF_MEMORY;
-    *w = (work){
-        .kind = WORK_FILL, .ctx = s->ctx, .to = (void *)p, .bytes = n, .value = value, .width = width
-    };
+    *w = (work){ .kind = WORK_FILL, .ctx = s->ctx, .to = (void *)p, .bytes = n, .value = value, .width = width };
     return emu_submit(s, w);
 }
 API result cuMemsetD8_v2(deviceptr p, unsigned char v, size_t n)
@@ -312,7 +310,7 @@ API result cuPointerGetAttribute(void *out, int what, deviceptr p)
     const allocation *a = emu_find(p);
     return a ? pointer_attribute(out, what, a, p) : INVALID_VALUE;
 }
-API result cuPointerGetAttributes(unsigned n, const int *what, void **out, deviceptr p)  /* of any pointer */
+API result cuPointerGetAttributes(unsigned n, const int *what, void **out, deviceptr p) /* of any pointer */
 {
     ENTER();
     const allocation *a = emu_find(p);

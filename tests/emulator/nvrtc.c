@@ -49,25 +49,25 @@ enum {
 typedef struct {
     char *source, *name, *log, *image;
     char **header_text, **header_name;
-    int num_headers, portable;                  /* portable: compiled for compute_XX */
+    int num_headers, portable; /* portable: compiled for compute_XX */
     size_t image_bytes;
 } program;
 extern char **environ;
 
 /* The three files a kernel is compiled with, so that the library works wherever it was built. */
-#define EMBED(symbol, file)                                                                                 \
-    __asm__(".section .rodata\n"                    \
-            ".globl " #symbol "\n"                  \
-            ".hidden " #symbol "\n" #symbol ":\n"   \
-            ".incbin \"" file "\"\n"                \
-            ".byte 0\n"                             \
-            ".text\n");                             \
+#define EMBED(symbol, file)                       \
+    __asm__(".section .rodata\n"                  \
+            ".globl " #symbol "\n"                \
+            ".hidden " #symbol "\n" #symbol ":\n" \
+            ".incbin \"" file "\"\n"              \
+            ".byte 0\n"                           \
+            ".text\n");                           \
     extern const char symbol[]
 EMBED(text_emulator_h, EMULATOR_DIR "/emulator.h");
 EMBED(text_device_hpp, EMULATOR_DIR "/device.hpp");
 EMBED(text_ptx_hpp, EMULATOR_DIR "/ptx.hpp");
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;        /* of the counts of calls */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* of the counts of calls */
 
 static int injected(const char *entry)
 {
@@ -94,7 +94,7 @@ static int injected(const char *entry)
 /* for tests: see control.h */
 API const char *emuFail(const char *list)
 {
-    injected("emuFail");  /* so that a later first call does not read the variable over it */
+    injected("emuFail"); /* so that a later first call does not read the variable over it */
     pthread_mutex_lock(&lock);
     const char *wrong = emu_fail_set(list);
     pthread_mutex_unlock(&lock);
@@ -114,8 +114,7 @@ API uint64_t emuCalls(const char *entry)
 static const char *sanitizer(void)
 {
     if (dlsym(RTLD_DEFAULT, "__asan_poison_memory_region"))
-        return strstr(emu_text_setting("EMU_CXX", EMU_DEFAULT_CXX), "clang") ? ASAN_FLAGS
-                                                                             : ASAN_FLAGS GCC_ASAN_CALLS;
+        return strstr(emu_text_setting("EMU_CXX", EMU_DEFAULT_CXX), "clang") ? ASAN_FLAGS : ASAN_FLAGS GCC_ASAN_CALLS;
     if (dlsym(RTLD_DEFAULT, "__tsan_create_fiber")) return "-fsanitize=thread -DEMU_TSAN";
     if (dlsym(RTLD_DEFAULT, "__msan_init")) return "-fsanitize=memory -DEMU_MSAN";
     /* only its calls: device.hpp answers them */
@@ -164,7 +163,7 @@ static uint32_t hash_compiler(uint32_t h)
                      (long)s.st_mtim.tv_nsec);
             return hash(hash(h, real), text);
         }
-        if (!folders[n]) return h;              /* there is none: compiling says so */
+        if (!folders[n]) return h; /* there is none: compiling says so */
         folders += n + 1;
     }
 }
@@ -184,7 +183,7 @@ API int nvrtcVersion(int *major, int *minor)
     uint32_t h = 2166136261u;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) h = hash(h, parts[i]);
     h = hash_compiler(h);
-    *major = 13;                                /* one that the emulated driver can load */
+    *major = 13; /* one that the emulated driver can load */
     const char *as = emu_text_setting("EMU_NVRTC", NULL);
     *minor = as ? atoi(as) : (int)(h & 0x7fffffff);
     return OK;
@@ -287,10 +286,7 @@ static char *read_file(const char *folder, const char *name, size_t before, size
     fclose(f);
     return p;
 }
-static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *w)
-{
-    return remove(path);
-}
+static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *w) { return remove(path); }
 static const char *base_name(const char *p)
 {
     const char *s = strrchr(p, '/');
@@ -336,7 +332,7 @@ static void write_entries(FILE *out, const char *source)
                     if (n + 1 < sizeof word) word[n++] = *p;
                 word[n] = 0;
             } else {
-                break;                          /* the parameters: the last word was the name */
+                break; /* the parameters: the last word was the name */
             }
         }
         if (*p == '(' && *word) fprintf(out, "EMU_ENTRY(%s%s)\n", word, bounds);
@@ -346,14 +342,12 @@ static void write_entries(FILE *out, const char *source)
 static int write_source(const program *p, const char *folder)
 {
     char path[2048];
-    int failed =
-        write_file(folder, "emulator.h", text_emulator_h) | write_file(folder, "device.hpp", text_device_hpp);
+    int failed = write_file(folder, "emulator.h", text_emulator_h) | write_file(folder, "device.hpp", text_device_hpp);
     /* also for the entries of a kernel that includes none */
     failed |= write_file(folder, "ptx.hpp", text_ptx_hpp);
     for (int i = 0; i < p->num_headers; i++) {
         const char *name = p->header_name[i];
-        failed |=
-            write_file(folder, name, strcmp(base_name(name), "ptx.cuh") ? p->header_text[i] : text_ptx_hpp);
+        failed |= write_file(folder, name, strcmp(base_name(name), "ptx.cuh") ? p->header_text[i] : text_ptx_hpp);
     }
     snprintf(path, sizeof path, "%s/kernel.cpp", folder);
     FILE *f = fopen(path, "w");
@@ -364,7 +358,10 @@ static int write_source(const program *p, const char *folder)
 }
 
 /* ---- the command ---- */
-typedef struct { char *word[256]; int n; } command;
+typedef struct {
+    char *word[256];
+    int n;
+} command;
 static void add(command *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static void add(command *c, const char *format, ...)
 {
@@ -402,8 +399,7 @@ static int add_options(command *c, int num_options, const char *const *options, 
             t->arch = (int)strtol(a, &end, 10);
             t->exact = *end == 'a';
             int known = 0;
-            for (size_t k = 0; k < sizeof supported / sizeof *supported; k++)
-                known |= supported[k] == t->arch;
+            for (size_t k = 0; k < sizeof supported / sizeof *supported; k++) known |= supported[k] == t->arch;
             if (!known || (*end && strcmp(end, "a") && strcmp(end, "f"))) return INVALID_OPTION;
             add(c, "-D__CUDA_ARCH__=%d0", t->arch);
             if (t->exact) add(c, "-D__CUDA_ARCH_FEAT_SM%d_ALL", t->arch);
@@ -414,7 +410,7 @@ static int add_options(command *c, int num_options, const char *const *options, 
     return OK;
 }
 
-static int run(command *c, const char *folder)  /* -> exit status; the compiler's words are in folder/log */
+static int run(command *c, const char *folder) /* -> exit status; the compiler's words are in folder/log */
 {
     char log[2048];
     snprintf(log, sizeof log, "%s/log", folder);
@@ -438,10 +434,9 @@ static int run(command *c, const char *folder)  /* -> exit status; the compiler'
 
 static void make_image(program *p, const target *t)
 {
-    emu_image h = { .version = EMU_VERSION,
-                    .arch = (emu_u32)t->arch,
-                    .exact = (emu_u32)t->exact,
-                    .portable = (emu_u32)t->portable };
+    emu_image h = {
+        .version = EMU_VERSION, .arch = (emu_u32)t->arch, .exact = (emu_u32)t->exact, .portable = (emu_u32)t->portable
+    };
     memcpy(h.magic, EMU_IMAGE_MAGIC, sizeof h.magic);
     h.bytes = p->image_bytes;
     h.sum = emu_sum(p->image + sizeof h, p->image_bytes);
@@ -473,9 +468,9 @@ API int nvrtcCompileProgram(program *p, int num_options, const char *const *opti
     add_words(&c, sanitizer());
     add_words(&c, undefined());
     add(&c, "-I%s", folder);
-    add(&c, "-ffile-prefix-map=%s/=", folder);  /* a debugger finds headers by their names under src/ */
+    add(&c, "-ffile-prefix-map=%s/=", folder); /* a debugger finds headers by their names under src/ */
     int result = add_options(&c, num_options, options, &t);
-    if (result == OK && t.arch == 0) {          /* NVRTC has a default, too; ours is the default device */
+    if (result == OK && t.arch == 0) { /* NVRTC has a default, too; ours is the default device */
         t.arch = 90;
         add(&c, "-D__CUDA_ARCH__=900");
     }
@@ -483,7 +478,7 @@ API int nvrtcCompileProgram(program *p, int num_options, const char *const *opti
     add(&c, "-o");
     add(&c, "%s/kernel.so", folder);
     add(&c, "-lm");
-    add(&c, "-lgcc");  /* alone: looking through libstdc++ took most of the linker's time; libc is there */
+    add(&c, "-lgcc"); /* alone: looking through libstdc++ took most of the linker's time; libc is there */
 
     if (result == OK && write_source(p, folder)) result = INTERNAL;
     if (result == OK) {
@@ -518,7 +513,7 @@ static int image_size(const program *p, int portable, size_t *n)
 {
     *n = 0;
     if (!p->image) return INVALID_PROGRAM;
-    if (!portable && p->portable) return OK;    /* compute_XX gives PTX only: a cubin of size 0 */
+    if (!portable && p->portable) return OK; /* compute_XX gives PTX only: a cubin of size 0 */
     *n = p->image_bytes;
     return OK;
 }

@@ -64,10 +64,9 @@ void emu_fault(emu_site site, const char *format, ...)
     va_end(args);
     say("\n");
     if (f != &emu_main_fiber) {
-        say("  by thread %u (%u,%u,%u) of block (%u,%u,%u) at %s", f->pub.tid, f->pub.thread.x,
-            f->pub.thread.y, f->pub.thread.z, f->pub.block.x, f->pub.block.y, f->pub.block.z,
-            emu_base_name(site.file));
-        if (site.line > 0) say(":%d", site.line);       /* "end of the kernel" has none */
+        say("  by thread %u (%u,%u,%u) of block (%u,%u,%u) at %s", f->pub.tid, f->pub.thread.x, f->pub.thread.y,
+            f->pub.thread.z, f->pub.block.x, f->pub.block.y, f->pub.block.z, emu_base_name(site.file));
+        if (site.line > 0) say(":%d", site.line); /* "end of the kernel" has none */
         say("\n");
     }
     end();
@@ -78,8 +77,7 @@ void emu_fault(emu_site site, const char *format, ...)
 
 static int same_place(const fiber *a, const fiber *b)
 {
-    return a->state == b->state && a->what == b->what && a->site.line == b->site.line &&
-           a->site.file == b->site.file;
+    return a->state == b->state && a->what == b->what && a->site.line == b->site.line && a->site.file == b->site.file;
 }
 /* "mbar_wait at x.cu:12: threads 0-31 64 ..." per place. `is_over`: nobody can go on, so whoever could run
  * only polls. */

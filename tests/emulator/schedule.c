@@ -7,9 +7,9 @@
 
 group emu_group;
 static async_op async_pool[MAX_ASYNC];
-static const double timeout_s = 20;             /* of polling without a barrier or an exit */
+static const double timeout_s = 20; /* of polling without a barrier or an exit */
 
-emu_u64 emu_random(void)                        /* xorshift64* */
+emu_u64 emu_random(void) /* xorshift64* */
 {
     group *g = &emu_group;
     g->rng ^= g->rng >> 12;
@@ -56,8 +56,7 @@ static void copy_op(async_op *to, const async_op *from)
 {
     to->run = from->run;
     to->last = from->last;
-    for (int i = 0; i < ASYNC_BYTES; i++)
-        ((volatile char *)to->arg)[i] = ((const volatile char *)from->arg)[i];
+    for (int i = 0; i < ASYNC_BYTES; i++) ((volatile char *)to->arg)[i] = ((const volatile char *)from->arg)[i];
 }
 static void run_async(int i)
 {
@@ -86,7 +85,7 @@ void emu_later(void (*run)(void *), const void *arg, emu_u32 bytes)
 static fiber *take_from(block *b)
 {
     group *g = &emu_group;
-    if (g->order != IN_ORDER) {                 /* bring the chosen one to the head */
+    if (g->order != IN_ORDER) { /* bring the chosen one to the head */
         const int deep = g->order != ANYONE && (g->order != MIXED || below(16));
         const emu_u32 i = (b->head + (deep ? b->count - 1 : below(b->count))) & (b->ring - 1),
                       h = b->head & (b->ring - 1);
@@ -107,7 +106,7 @@ static void feed_starved(void)
 {
     group *g = &emu_group;
     const emu_u32 starved = g->starved;
-    g->starved = 0;                             /* else they would be held again */
+    g->starved = 0; /* else they would be held again */
     for (emu_u32 i = 0; i < g->num_blocks; i++) {
         fiber *list = g->blocks[i].held;
         g->blocks[i].held = NULL;
@@ -162,7 +161,7 @@ fiber *emu_pick(void)
             feed_starved();
             if (g->num_ready) continue;
         }
-        if (!look_again()) return &emu_main_fiber;  /* a deadlock, or all have ended: the caller looks */
+        if (!look_again()) return &emu_main_fiber; /* a deadlock, or all have ended: the caller looks */
     }
 }
 void emu_leave(fiber *f)

@@ -15,14 +15,14 @@
 #include "grid.h"
 
 enum {
-    STATIC_RESERVE = 64 << 10,  /* of each block's shared memory: static arrays and the gaps between them */
-    GAP = 1024,  /* nobody's, at both ends of a block's shared memory; address 0 is in one */
-    MAX_ARRAYS = 64,                            /* static shared arrays of a kernel */
-    MAX_OPEN = 16,                              /* collectives of different masks that a warp can be in */
+    STATIC_RESERVE = 64 << 10, /* of each block's shared memory: static arrays and the gaps between them */
+    GAP = 1024,                /* nobody's, at both ends of a block's shared memory; address 0 is in one */
+    MAX_ARRAYS = 64,           /* static shared arrays of a kernel */
+    MAX_OPEN = 16,             /* collectives of different masks that a warp can be in */
     BUCKETS = 64,
-    ASYNC_BYTES = 192,                          /* of a copy's argument */
+    ASYNC_BYTES = 192, /* of a copy's argument */
     MAX_ASYNC = 1 << 16,
-    QUIET_LIMIT = 2000,                         /* rounds in which everyone only polled: nobody will answer */
+    QUIET_LIMIT = 2000, /* rounds in which everyone only polled: nobody will answer */
 };
 
 enum thread_state { READY, COLLECTIVE, BARRIER, CLUSTER, ADDRESS, POLL, DONE };
@@ -43,9 +43,9 @@ typedef struct {
     void *args[32];
     open_collective open[MAX_OPEN];
     int num_open;
-    emu_u32 exited;                             /* lanes that have ended or never were */
-    emu_site at[16];                            /* where this warp came to each barrier of the block */
-    emu_u32 synced, met;                        /* how often it came to __syncwarp; to a barrier of more */
+    emu_u32 exited;      /* lanes that have ended or never were */
+    emu_site at[16];     /* where this warp came to each barrier of the block */
+    emu_u32 synced, met; /* how often it came to __syncwarp; to a barrier of more */
 } warp;
 typedef struct {
     fiber *waiters;
@@ -63,14 +63,17 @@ typedef struct {
 typedef struct block {
     emu_dim index;
     emu_u32 num_threads, alive;
-    emu_u32 head, count, ring, in_ready;        /* queue[(head + i) % ring], i < count, can run */
-    fiber **queue, *polling, *held;             /* held: starved */
+    emu_u32 head, count, ring, in_ready; /* queue[(head + i) % ring], i < count, can run */
+    fiber **queue, *polling, *held;      /* held: starved */
     fiber **thread;
     warp *warps;
     barrier bar[16];
     cluster *cl;
     emu_u32 rank, static_used;
-    struct { const void *key; emu_u32 offset; } array[MAX_ARRAYS];
+    struct {
+        const void *key;
+        emu_u32 offset;
+    } array[MAX_ARRAYS];
     int num_arrays;
 } block;
 
@@ -85,18 +88,18 @@ typedef struct {
 typedef struct {
     const emu_launch *launch;
     block *blocks, **ready;
-    emu_u32 num_blocks, num_ready, current;     /* current: of ready */
-    fiber *bucket[BUCKETS];                     /* waiting for an address */
+    emu_u32 num_blocks, num_ready, current; /* current: of ready */
+    fiber *bucket[BUCKETS];                 /* waiting for an address */
     int num_async;
     int failed;
-    int progress;  /* something other than polling happened since the last round of polls */
+    int progress; /* something other than polling happened since the last round of polls */
     int quiet_rounds;
-    int milestone;                              /* a barrier opened or a thread ended */
+    int milestone; /* a barrier opened or a thread ended */
     unsigned rounds;
     double last_milestone;
     emu_u64 rng;
     enum order order;
-    emu_u32 starved;                            /* a mask of warps */
+    emu_u32 starved; /* a mask of warps */
 } group;
 extern group emu_group;
 
@@ -105,8 +108,8 @@ emu_u64 emu_random(void);
 double emu_now(void);
 void emu_make_ready(fiber *f);
 void emu_ready_list(fiber *list);
-fiber *emu_pick(void);                          /* who runs next; the caller's stack if nobody can */
-void emu_leave(fiber *f);                       /* let whoever is next run */
+fiber *emu_pick(void);    /* who runs next; the caller's stack if nobody can */
+void emu_leave(fiber *f); /* let whoever is next run */
 void emu_wait_in(fiber *f, enum thread_state state, fiber **list, const char *what, emu_site site);
 void emu_later(void (*run)(void *), const void *arg, emu_u32 bytes);
 
@@ -114,9 +117,9 @@ void emu_later(void (*run)(void *), const void *arg, emu_u32 bytes);
 void emu_thread_ends(fiber *f);
 
 /* weak.c: stores that other blocks do not see yet */
-void emu_weak_begin(void);                      /* of a group of blocks; and its end */
+void emu_weak_begin(void); /* of a group of blocks; and its end */
 void emu_weak_end(void);
-void emu_weak_enter(block *b);                  /* before a thread of b runs */
+void emu_weak_enter(block *b); /* before a thread of b runs */
 void emu_weak_store(void *p, emu_u64 bytes);
 void emu_weak_reduce(void *p, emu_u32 bytes, void (*apply)(void *, const void *), const void *operand);
 void emu_weak_at_once(const void *p, emu_u64 bytes);
@@ -127,6 +130,6 @@ const char *emu_base_name(const char *path);
 /* returns only on the caller's stack */
 void emu_fault(emu_site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void emu_report_deadlock(void);
-void emu_report_copies(void);                   /* under way when everyone had ended */
+void emu_report_copies(void); /* under way when everyone had ended */
 
 #endif

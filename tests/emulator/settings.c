@@ -21,7 +21,7 @@ static int number(const char *name, int otherwise, int min, int max)
     const long v = strtol(text, &end, 0);
     if (*end || v < min || v > max) {
         fprintf(stderr, "emulator: %s is \"%s\", want a number %d to %d\n", name, text, min, max);
-        abort();                                /* a mistyped seed must not pass as a test run */
+        abort(); /* a mistyped seed must not pass as a test run */
     }
     return (int)v;
 }
@@ -29,8 +29,7 @@ static int number(const char *name, int otherwise, int min, int max)
 static int fill_setting(void)
 {
     static const char *const names[EMU_NUM_FILLS] = {
-        [EMU_ONES] = "ones",       [EMU_ZEROS] = "zeros",   [EMU_7F] = "7f",
-        [EMU_INDICES] = "indices", [EMU_RANDOM] = "random",
+        [EMU_ONES] = "ones", [EMU_ZEROS] = "zeros", [EMU_7F] = "7f", [EMU_INDICES] = "indices", [EMU_RANDOM] = "random",
     };
     const char *text = emu_text_setting("EMU_FILL", NULL);
     if (!text) return EMU_FILL_CHANGES;
@@ -61,7 +60,9 @@ emu_settings emu_read_settings(void)
 }
 
 /* ---- errors ---- */
-static const struct { int number; const char *name, *text;
+static const struct {
+    int number;
+    const char *name, *text;
 } errors[] = {
     { 0, "CUDA_SUCCESS", "no error" },
     { 1, "CUDA_ERROR_INVALID_VALUE", "invalid argument" },
@@ -74,8 +75,7 @@ static const struct { int number; const char *name, *text;
     { 201, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context" },
     { 209, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image is available for execution on the device" },
     { 218, "CUDA_ERROR_INVALID_PTX", "a PTX JIT compilation failed" },
-    { 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION",
-      "the provided PTX was compiled with an unsupported toolchain." },
+    { 222, "CUDA_ERROR_UNSUPPORTED_PTX_VERSION", "the provided PTX was compiled with an unsupported toolchain." },
     { 300, "CUDA_ERROR_INVALID_SOURCE", "device kernel image is invalid" },
     { 302, "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND", "shared object symbol not found" },
     { 304, "CUDA_ERROR_OPERATING_SYSTEM", "OS call failed or operation not supported on this OS" },
@@ -90,11 +90,9 @@ static const struct { int number; const char *name, *text;
     { 720, "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE", "too many blocks in cooperative launch" },
     { 800, "CUDA_ERROR_NOT_PERMITTED", "operation not permitted" },
     { 801, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported" },
-    { 803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH",
-      "system has unsupported display driver / cuda driver combination" },
+    { 803, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "system has unsupported display driver / cuda driver combination" },
     { 900, "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED", "operation not permitted when stream is capturing" },
-    { 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
-      "operation failed due to a previous error during capture" },
+    { 901, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED", "operation failed due to a previous error during capture" },
     { 903, "CUDA_ERROR_STREAM_CAPTURE_UNMATCHED", "the capture was not initiated in this stream" },
     { 906, "CUDA_ERROR_STREAM_CAPTURE_IMPLICIT",
       "operation would make the legacy stream depend on a capturing blocking stream" },
@@ -104,19 +102,21 @@ static const struct { int number; const char *name, *text;
     { 999, "CUDA_ERROR_UNKNOWN", "unknown error" },
 };
 /* only names: the strings are nvrtc.c's */
-static const struct { int number; const char *name; } nvrtc_errors[] = {
-    { 1, "NVRTC_OUT_OF_MEMORY" }, { 5, "INVALID_OPTION" }, { 6, "COMPILATION" }, { 11, "INTERNAL_ERROR" },
+static const struct {
+    int number;
+    const char *name;
+} nvrtc_errors[] = {
+    { 1, "NVRTC_OUT_OF_MEMORY" },
+    { 5, "INVALID_OPTION" },
+    { 6, "COMPILATION" },
+    { 11, "INTERNAL_ERROR" },
 };
-enum {
-    NUM_ERRORS = sizeof errors / sizeof *errors,
-    NUM_NVRTC_ERRORS = sizeof nvrtc_errors / sizeof *nvrtc_errors
-};
+enum { NUM_ERRORS = sizeof errors / sizeof *errors, NUM_NVRTC_ERRORS = sizeof nvrtc_errors / sizeof *nvrtc_errors };
 
 int emu_error_number(const char *name)
 {
     for (int i = 0; i < NUM_ERRORS; i++)
-        if (!strcmp(errors[i].name + strlen("CUDA_"), name) ||
-            !strcmp(errors[i].name + strlen("CUDA_ERROR_"), name))
+        if (!strcmp(errors[i].name + strlen("CUDA_"), name) || !strcmp(errors[i].name + strlen("CUDA_ERROR_"), name))
             return errors[i].number;
     for (int i = 0; i < NUM_NVRTC_ERRORS; i++)
         if (!strcmp(nvrtc_errors[i].name, name)) return nvrtc_errors[i].number;
@@ -137,8 +137,15 @@ const char *emu_error_text(int error)
 
 /* ---- injected failures ---- */
 enum { MAX_FAILURES = 16, MAX_ENTRIES = 160, NAME_BYTES = 64 };
-static struct { char entry[NAME_BYTES]; uint64_t nth, seen; int onwards, error; } failures[MAX_FAILURES];
-static struct { char entry[NAME_BYTES]; uint64_t calls; } counts[MAX_ENTRIES];
+static struct {
+    char entry[NAME_BYTES];
+    uint64_t nth, seen;
+    int onwards, error;
+} failures[MAX_FAILURES];
+static struct {
+    char entry[NAME_BYTES];
+    uint64_t calls;
+} counts[MAX_ENTRIES];
 static int num_failures, num_counts;
 
 static int likely(const char *entry)
@@ -189,7 +196,7 @@ const char *emu_fail_set(const char *list)
     return NULL;
 }
 
-static void without_suffix(const char *entry, char *out)        /* cuMemAlloc_v2 -> cuMemAlloc */
+static void without_suffix(const char *entry, char *out) /* cuMemAlloc_v2 -> cuMemAlloc */
 {
     snprintf(out, NAME_BYTES, "%s", entry);
     const size_t n = strlen(out);

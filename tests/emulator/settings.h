@@ -42,7 +42,7 @@ typedef struct {
 } emu_settings;
 
 emu_settings emu_read_settings(void);
-const char *emu_text_setting(const char *name, const char *otherwise);  /* "" counts as not set */
+const char *emu_text_setting(const char *name, const char *otherwise); /* "" counts as not set */
 
 /* Failures to inject: a comma-separated list of NAME[:N[+]][=ERROR]. The N-th call (default 1) of the entry
  * point NAME fails with ERROR; with a plus all later ones do, too. NAME has no version suffix; the name
@@ -59,11 +59,11 @@ const char *emu_fail_set(const char *list);
 /* Counts a call of an entry point (a version suffix is dropped) -> the failure to return, or 0. Not
  * thread-safe. */
 int emu_fail(const char *entry);
-uint64_t emu_fail_calls(const char *entry);     /* counted so far, since the start or emu_calls_reset */
+uint64_t emu_fail_calls(const char *entry); /* counted so far, since the start or emu_calls_reset */
 void emu_calls_reset(void);
 
-int emu_error_number(const char *name);         /* of OUT_OF_MEMORY; -1 */
-const char *emu_error_name(int error);          /* "CUDA_ERROR_OUT_OF_MEMORY"; NULL */
-const char *emu_error_text(int error);          /* "out of memory"; NULL */
+int emu_error_number(const char *name); /* of OUT_OF_MEMORY; -1 */
+const char *emu_error_name(int error);  /* "CUDA_ERROR_OUT_OF_MEMORY"; NULL */
+const char *emu_error_text(int error);  /* "out of memory"; NULL */
 
 #endif

@@ -9,10 +9,25 @@
 
 #include "scheduler.h"
 
-typedef struct { double time; struct capture *capture; } event;
-typedef struct { void *data; void (*destroy)(void *); unsigned references; } user_object;
-typedef struct held { user_object *object; unsigned count; struct held *next; } held;
-typedef struct graph { work_list list; int references; held *held; } graph;
+typedef struct {
+    double time;
+    struct capture *capture;
+} event;
+typedef struct {
+    void *data;
+    void (*destroy)(void *);
+    unsigned references;
+} user_object;
+typedef struct held {
+    user_object *object;
+    unsigned count;
+    struct held *next;
+} held;
+typedef struct graph {
+    work_list list;
+    int references;
+    held *held;
+} graph;
 typedef struct { graph *graph; } graph_exec;
 typedef struct capture {
     graph *graph;
@@ -25,9 +40,9 @@ typedef struct capture {
 enum { MODE_GLOBAL, MODE_THREAD_LOCAL, MODE_RELAXED };
 enum { CAPTURE_NONE, CAPTURE_ACTIVE, CAPTURE_INVALID };
 
-static work_list queue;                         /* EMU_LAZY: everything not yet run */
+static work_list queue; /* EMU_LAZY: everything not yet run */
 static capture *captures;
-static stream **streams;                        /* those created, to find which ones belong to a capture */
+static stream **streams; /* those created, to find which ones belong to a capture */
 static int num_streams, streams_capacity;
 static __thread int thread_mode = MODE_GLOBAL;
 
@@ -48,9 +63,9 @@ static void fill(const work *w)
 {
     if (w->width == 1) memset(w->to, (int)w->value, w->bytes);
     for (size_t i = 0; w->width > 1 && i < w->bytes; i++)
-        memcpy((char *)w->to + i * w->width, &w->value, w->width);          /* little-endian */
+        memcpy((char *)w->to + i * w->width, &w->value, w->width); /* little-endian */
 }
-static void run_copy(const work *w)             /* the two sides may be on two devices */
+static void run_copy(const work *w) /* the two sides may be on two devices */
 {
     for (int d = 0; d < emu_config.devices; d++) emu_open_memory(d, 1);
     memmove(w->to, w->from, w->bytes);
@@ -91,10 +106,7 @@ result emu_drain(context *ctx)
     }
     return ctx->sticky;
 }
-stream *emu_stream(stream *s)
-{
-    return s && s != (stream *)1 && s != (stream *)2 ? s : &emu_current()->legacy;
-}
+stream *emu_stream(stream *s) { return s && s != (stream *)1 && s != (stream *)2 ? s : &emu_current()->legacy; }
 /* The legacy stream waits for all blocking ones, which a capture cannot express: work on it fails and
  * spoils the capture. */
 static capture *captured_behind(const stream *s)
@@ -124,7 +136,7 @@ result emu_submit(stream *s, work *w)
     } else if (emu_config.lazy) {
         append(&queue, w);
     } else {
-        run_work(w);                            /* a fault surfaces at the next synchronisation */
+        run_work(w); /* a fault surfaces at the next synchronisation */
         emu_free_work(w);
     }
     return SUCCESS;
@@ -158,10 +170,7 @@ API result cuStreamCreate(stream **out, unsigned flags)
     *out = s;
     return SUCCESS;
 }
-API result cuStreamCreateWithPriority(stream **out, unsigned flags, int priority)
-{
-    return cuStreamCreate(out, flags);
-}
+API result cuStreamCreateWithPriority(stream **out, unsigned flags, int priority) { return cuStreamCreate(out, flags); }
 static int find_stream(const stream *s)
 {
     for (int i = 0; i < num_streams; i++)
@@ -199,7 +208,7 @@ uint64_t emu_id(uint64_t *id)
 }
 API result cuStreamGetId(stream *s, unsigned long long *id)
 {
-    static __thread uint64_t per_thread;        /* its work is the legacy stream's, but it is another one */
+    static __thread uint64_t per_thread; /* its work is the legacy stream's, but it is another one */
     ENTER();
     if (emu_stream(s)->capture) return CAPTURE_UNSUPPORTED;
     *id = emu_id(s == (stream *)2 ? &per_thread : &emu_stream(s)->id);
@@ -227,7 +236,7 @@ API result cuStreamWaitEvent(stream *s, event *e, unsigned flags)
 {
     ENTER();
     s = emu_stream(s);
-    if (e->capture && !s->capture) s->capture = e->capture;  /* it joins: what follows belongs to the graph */
+    if (e->capture && !s->capture) s->capture = e->capture; /* it joins: what follows belongs to the graph */
     return SUCCESS;
 }
 
@@ -255,7 +264,7 @@ API result cuEventRecord(event *e, stream *s)
     if (r) return r;
     e->capture = s->capture;
     if (s->capture) return s->capture->invalid ? CAPTURE_INVALIDATED : SUCCESS;
-    emu_drain(s->ctx);                          /* else there is no time to note */
+    emu_drain(s->ctx); /* else there is no time to note */
     e->time = emu_now();
     return SUCCESS;
 }
@@ -303,7 +312,7 @@ API result cuStreamBeginCapture_v2(stream *s, int mode)
 {
     static uint64_t ids;
     ENTER();
-    if (emu_stream(s) != s) return CAPTURE_UNSUPPORTED;         /* the legacy stream cannot be captured */
+    if (emu_stream(s) != s) return CAPTURE_UNSUPPORTED; /* the legacy stream cannot be captured */
     if (s->capture) return ILLEGAL_STATE;
     if (mode < MODE_GLOBAL || mode > MODE_RELAXED) return INVALID_VALUE;
     capture *c = calloc(1, sizeof *c);
@@ -314,9 +323,7 @@ API result cuStreamBeginCapture_v2(stream *s, int mode)
         return OUT_OF_MEMORY;
     }
     g->references = 1;
-    *c = (capture){
-        .graph = g, .origin = s, .mode = mode, .id = ++ids, .thread = pthread_self(), .next = captures
-    };
+    *c = (capture){ .graph = g, .origin = s, .mode = mode, .id = ++ids, .thread = pthread_self(), .next = captures };
     captures = c;
     s->capture = c;
     return SUCCESS;
@@ -351,7 +358,7 @@ API result cuStreamEndCapture(stream *s, graph **out)
     if (!c) return ILLEGAL_STATE;
     if (c->origin != s) return CAPTURE_UNMATCHED;
     if (c->mode != MODE_RELAXED && !pthread_equal(c->thread, pthread_self())) return CAPTURE_WRONG_THREAD;
-    for (int i = 0; i < num_streams; i++)       /* also those that joined */
+    for (int i = 0; i < num_streams; i++) /* also those that joined */
         if (streams[i]->capture == c) streams[i]->capture = NULL;
     capture **p = &captures;
     while (*p != c) p = &(*p)->next;
@@ -375,10 +382,9 @@ API result cuStreamIsCapturing(stream *s, int *status)
     ENTER();
     s = emu_stream(s);
     *status = capture_status(s);
-    return captured_behind(s) ? CAPTURE_IMPLICIT : SUCCESS;     /* asking spoils nothing */
+    return captured_behind(s) ? CAPTURE_IMPLICIT : SUCCESS; /* asking spoils nothing */
 }
-API result cuStreamGetCaptureInfo_v2(stream *s, int *status, uint64_t *id, graph **g, void ***dependencies,
-                                     size_t *n)
+API result cuStreamGetCaptureInfo_v2(stream *s, int *status, uint64_t *id, graph **g, void ***dependencies, size_t *n)
 {
     ENTER();
     s = emu_stream(s);
@@ -408,7 +414,7 @@ API result cuGraphLaunch(graph_exec *x, stream *s)
     s = emu_stream(s);
     const result r = spoils_capture(s);
     if (r) return r;
-    if (s->capture) return NOT_SUPPORTED;       /* a graph within a graph: not written */
+    if (s->capture) return NOT_SUPPORTED; /* a graph within a graph: not written */
     emu_drain(s->ctx);
     for (work *w = x->graph->list.first; w; w = w->next) run_work(w);
     return SUCCESS;
@@ -430,8 +436,7 @@ API result cuGraphDestroy(graph *g)
     return SUCCESS;
 }
 enum { NO_DESTRUCTOR_SYNC = 1, MOVE = 1 };
-API result cuUserObjectCreate(user_object **out, void *data, void (*destroy)(void *), unsigned count,
-                              unsigned flags)
+API result cuUserObjectCreate(user_object **out, void *data, void (*destroy)(void *), unsigned count, unsigned flags)
 {
     ENTER();
     if (!out || !destroy || !count || flags != NO_DESTRUCTOR_SYNC) return INVALID_VALUE;
@@ -455,7 +460,7 @@ API result cuGraphRetainUserObject(graph *g, user_object *o, unsigned count, uns
     if (!h) return OUT_OF_MEMORY;
     *h = (held){ o, count, g->held };
     g->held = h;
-    if (flags != MOVE) o->references += count;  /* else the caller's own become the graph's */
+    if (flags != MOVE) o->references += count; /* else the caller's own become the graph's */
     return SUCCESS;
 }
 API result cuGraphGetNodes(graph *g, void **nodes, size_t *n)

@@ -7,7 +7,7 @@
 #include "fill.h"
 
 static int coin(void) { return emu_rt.seed && (emu_random() & 1); }
-static void step_aside(fiber *f)                /* the last to come need not be the first to go */
+static void step_aside(fiber *f) /* the last to come need not be the first to go */
 {
     emu_make_ready(f);
     emu_leave(f);
@@ -32,8 +32,7 @@ static void collective(emu_u32 mask, emu_complete complete, void *arg, const cha
     fiber *f = emu_running;
     const emu_u32 bit = 1u << f->pub.lane;
     warp *w = &f->block->warps[f->pub.tid >> 5];
-    if (!(mask & bit))
-        emu_fault(site, "%s: the mask %08x does not name the calling lane %u", what, mask, f->pub.lane);
+    if (!(mask & bit)) emu_fault(site, "%s: the mask %08x does not name the calling lane %u", what, mask, f->pub.lane);
     if (complete && (mask & w->exited))
         emu_fault(site, "%s: the mask %08x names lanes %08x that have ended or do not exist", what, mask,
                   mask & w->exited);
@@ -45,8 +44,8 @@ static void collective(emu_u32 mask, emu_complete complete, void *arg, const cha
     }
     open_collective *o = &w->open[i];
     if (o->complete != complete)
-        emu_fault(site, "warp diverged: this lane calls %s, others of the mask %08x wait in %s at %s:%d",
-                  what, mask, o->what, emu_base_name(o->site.file), o->site.line);
+        emu_fault(site, "warp diverged: this lane calls %s, others of the mask %08x wait in %s at %s:%d", what, mask,
+                  o->what, emu_base_name(o->site.file), o->site.line);
     w->args[f->pub.lane] = arg;
     o->arrived |= bit;
     if (!complete) {
@@ -89,8 +88,8 @@ static emu_u32 barrier_come(int id, emu_u32 count, int wait, int predicate, cons
     emu_site *at = &b->warps[f->pub.tid >> 5].at[id];
     /* a kernel has one copy of a name, as a rule: strcmp at each barrier took a tenth of the time under ASan */
     if (at->file && (at->line != site.line || (at->file != site.file && strcmp(at->file, site.file))))
-        emu_fault(site, "%s (barrier %d) in divergent code: other threads of this warp came to it at %s:%d",
-                  what, id, emu_base_name(at->file), at->line);
+        emu_fault(site, "%s (barrier %d) in divergent code: other threads of this warp came to it at %s:%d", what, id,
+                  emu_base_name(at->file), at->line);
     *at = site;
     b->warps[f->pub.tid >> 5].met++;
     r->count = count;
@@ -136,7 +135,7 @@ static void cluster_arrive(int releases, emu_site site)
     if (releases) emu_release(&c->sync[f->cluster_target & 1]);
     c->arrived++;
     check_cluster(c);
-    if (coin()) step_aside(f);                  /* what it does next may come long after the others' wait */
+    if (coin()) step_aside(f); /* what it does next may come long after the others' wait */
 }
 static void cluster_wait(emu_site site)
 {
@@ -218,13 +217,13 @@ static void *shared(const void *key, emu_u64 bytes, emu_u64 align)
     for (int i = 0; i < b->num_arrays; i++)
         if (b->array[i].key == key) return base + b->array[i].offset;
     const emu_u32 at = (b->static_used + (emu_u32)align - 1) & ~((emu_u32)align - 1);
-    const emu_u32 slack = 64u * (emu_u32)b->num_arrays + GAP;  /* the gaps so far are not the kernel's */
+    const emu_u32 slack = 64u * (emu_u32)b->num_arrays + GAP; /* the gaps so far are not the kernel's */
     if (b->num_arrays == MAX_ARRAYS || at + bytes > EMU_STATIC_SHARED + slack)
         emu_fault((emu_site){ "static shared memory", 0 },
                   "more than 48 KB of static shared memory, or more than %d arrays", MAX_ARRAYS);
     b->array[b->num_arrays].key = key;
     b->array[b->num_arrays++].offset = at;
-    b->static_used = (emu_u32)(at + bytes + 32);                        /* a gap that ASan guards */
+    b->static_used = (emu_u32)(at + bytes + 32); /* a gap that ASan guards */
     emu_unpoison(base + at, bytes);
     emu_fill(base + at, bytes);
     return base + at;
@@ -244,8 +243,7 @@ void emu_thread_ends(fiber *f)
         const open_collective *o = &w->open[i];
         if (!(o->mask & bit)) continue;
         if (o->complete)
-            emu_fault(o->site, "%s: the mask %08x names lane %u, which has ended", o->what, o->mask,
-                      f->pub.lane);
+            emu_fault(o->site, "%s: the mask %08x names lane %u, which has ended", o->what, o->mask, f->pub.lane);
         if (((o->arrived | w->exited) & o->mask) == o->mask) finish_collective(f, w, i);
     }
     for (int i = 0; i < 16; i++) {
@@ -253,8 +251,7 @@ void emu_thread_ends(fiber *f)
         if (r->in_use && r->count == 0 && b->alive && r->arrived == b->alive) open_barrier(b, r, NULL);
         if (r->in_use && b->alive == 0)
             emu_fault((emu_site){ "end of the kernel", 0 },
-                      "the block ends while %u of %u threads have arrived at barrier %d", r->arrived,
-                      r->count, i);
+                      "the block ends while %u of %u threads have arrived at barrier %d", r->arrived, r->count, i);
     }
     if (f->cluster_arrived && cluster_pending(f)) b->cl->arrived--;
     b->cl->alive--;

@@ -132,7 +132,7 @@ TEST(integers)
     uint32_t *o = host_copy(out, BYTES);
     for (size_t i = 0; i < sizeof want / sizeof *want; i++)
         CHECK_THAT(o[i] == want[i], "result %zu is %08x, want %08x", i, o[i], want[i]);
-    CHECK_INT(o[sizeof want / sizeof *want], 0);        /* nothing was forgotten here */
+    CHECK_INT(o[sizeof want / sizeof *want], 0); /* nothing was forgotten here */
     free(o);
     CU(MemFree(src));
     CU(MemFree(out));
@@ -143,7 +143,8 @@ TEST(floats)
     const float in[] = { 1.0000001f, 3, 2, 0.5f, 10, 7 };
     const double a = in[0];
     /* exact ones first; then each with its relative error */
-    const struct { double want, error;
+    const struct {
+        double want, error;
     } expect[] = {
         { (float)(a * a - 1), 0 },
         { (float)(a * a) - 1.0f, 0 },
@@ -152,8 +153,8 @@ TEST(floats)
         { sqrtf(2), 0 },
         { (float)(1 / sqrt(2)), 0 },
         { (float)(a - 1), 0 },
-        { 12582912, 0 },                    /* a quarter below: down, not to nearest */
-        { 0x1p-22, 0 },                     /* 0x1p-22 + 0x1p-46 */
+        { 12582912, 0 }, /* a quarter below: down, not to nearest */
+        { 0x1p-22, 0 },  /* 0x1p-22 + 0x1p-46 */
         { -0x1.000002p-22, 0 },
         { 0.5, 0 },
         { 0 - 1 + 1 - 0 - 3 + 2, 0 },
@@ -178,7 +179,7 @@ TEST(floats)
         ran("t_float", launch(kernel("t_float"), 1, 1, 1, PLAIN, 0, args));
         float *o = host_copy(out, BYTES);
         for (size_t i = 0; i < sizeof expect / sizeof *expect; i++) {
-            const double rounding = expect[i].error > 0 ? 0x1p-24 : 0;      /* the result is a float */
+            const double rounding = expect[i].error > 0 ? 0x1p-24 : 0; /* the result is a float */
             CHECK_THAT(fabs(o[i] - expect[i].want) <= fabs(expect[i].want) * (expect[i].error + rounding),
                        "result %zu is %.9g, want %.9g within %g", i, o[i], expect[i].want, expect[i].error);
         }
@@ -192,16 +193,13 @@ TEST(atomics)
 {
     FOR_SEEDS(s) {
         const uint32_t before[13] = { [2] = 99, [5] = ~0u };
-        const uint32_t after[13] = {
-            640, 319, 0, ~0u, 0, 0, 320 % 10, (7 - 320 % 7) % 7, 960, (uint32_t)-320, 77, 320 % 7, 320
-        };
-        dptr out = device_copy(before, sizeof before), sum = device_copy(NULL, 4),
-             wide = device_copy(NULL, 8);
+        const uint32_t after[13] = { 640, 319,     0,  ~0u, 0, 0, 320 % 10, (7 - 320 % 7) % 7, 960, (uint32_t)-320,
+                                     77,  320 % 7, 320 };
+        dptr out = device_copy(before, sizeof before), sum = device_copy(NULL, 4), wide = device_copy(NULL, 8);
         void *args[] = { &out, &sum, &wide };
         ran("t_atomics", launch(kernel("t_atomics"), 5, 64, 1, PLAIN, 0, args));
         uint32_t *o = host_copy(out, sizeof before);
-        for (int i = 0; i < 13; i++)
-            CHECK_THAT(o[i] == after[i], "word %d is %u, want %u", i, o[i], after[i]);
+        for (int i = 0; i < 13; i++) CHECK_THAT(o[i] == after[i], "word %d is %u, want %u", i, o[i], after[i]);
         float *f = host_copy(sum, 4);
         uint64_t *w = host_copy(wide, 8);
         CHECK(*f == 160);
@@ -251,10 +249,7 @@ TEST(shared_memory)
     }
 }
 
-static uint32_t element(uint32_t matrix, uint32_t row, uint32_t column)
-{
-    return matrix * 1000 + row * 10 + column;
-}
+static uint32_t element(uint32_t matrix, uint32_t row, uint32_t column) { return matrix * 1000 + row * 10 + column; }
 static uint32_t fragment(uint32_t matrix, uint32_t lane, bool trans)
 {
     const uint32_t row = lane / 4, column = lane % 4 * 2;
@@ -266,16 +261,17 @@ TEST(matrices)
     FOR_SEEDS(s) {
         dptr out = device_copy(NULL, BYTES);
         uint32_t *o = run("t_matrices", 1, 32, 1024, out);
-        static const struct { uint32_t matrix; bool trans;
+        static const struct {
+            uint32_t matrix;
+            bool trans;
         } loads[13] = {
             { 0, false }, { 0, true },  { 0, false }, { 1, false }, { 0, true }, { 1, true },
             { 0, false }, { 1, false }, { 2, false }, { 3, false }, { 3, true },
         };
         for (uint32_t i = 0; i < 11; i++)
-            for (uint32_t l = 0; l < 32; l++)
-                CHECK_INT(o[i * 32 + l], fragment(loads[i].matrix, l, loads[i].trans));
+            for (uint32_t l = 0; l < 32; l++) CHECK_INT(o[i * 32 + l], fragment(loads[i].matrix, l, loads[i].trans));
         if (!before_hopper()) {
-            for (uint32_t k = 0; k < 6; k++) {                  /* x1, x2, x4, each also transposed */
+            for (uint32_t k = 0; k < 6; k++) { /* x1, x2, x4, each also transposed */
                 const uint32_t count = 1u << k / 2, first = k < 2 ? 2 : 0;
                 /* the j-th pair of elements: matrix j / 32, row j / 4 % 8 */
                 for (uint32_t j = 0; j < 128; j++) {
@@ -305,8 +301,8 @@ TEST(streaming)
         uint8_t *o = host_copy(out, sizeof in);
         for (int i = 0; i < COPIED; i++) {
             const int size = i < 2176 ? 4 : i < 2432 ? 8 : 16;
-            const bool is_even = i >= 2048 && i / size % 2 == 0;        /* as the sections begin */
-            CHECK_INT(o[i], (i >= 32 && i < 64) || is_even ? 0 : in[i]);    /* 32 .. 63 are nobody's */
+            const bool is_even = i >= 2048 && i / size % 2 == 0;         /* as the sections begin */
+            CHECK_INT(o[i], (i >= 32 && i < 64) || is_even ? 0 : in[i]); /* 32 .. 63 are nobody's */
         }
         free(o);
         CU(MemFree(src));
@@ -330,8 +326,7 @@ TEST(copy_async)
             CHECK(o[t] == in[4 * r] + in[4 * r + 3] * 1000);
             CHECK(o[32 + t] == in[128 + r]);
             CHECK(o[64 + t] == in[160 + 2 * r + 1]);
-            CHECK_THAT(o[96 + t] == filled, "zero-filled copy of %d words: %g, want %g", r % 5, o[96 + t],
-                       filled);
+            CHECK_THAT(o[96 + t] == filled, "zero-filled copy of %d words: %g, want %g", r % 5, o[96 + t], filled);
         }
         free(o);
         CU(MemFree(src));
@@ -372,7 +367,7 @@ static uint32_t half_nearest(double x, int mantissa, int bias)
 {
     if (isnan(x)) return 0x7fff;
     const uint32_t infinite = (uint32_t)(2 * bias + 1) << mantissa, sign = signbit(x) ? 0x8000 : 0;
-    uint32_t low = 0, high = infinite;          /* low's value <= |x| < high's */
+    uint32_t low = 0, high = infinite; /* low's value <= |x| < high's */
     if (isinf(x)) return sign | infinite;
     while (high - low > 1) {
         const uint32_t middle = (low + high) / 2;
@@ -399,8 +394,7 @@ TEST(conversions)
     test_random random = test_seed("conversions");
     for (int i = 0; i < N; i++) {
         if (i < 256) in[i] = (float)fp8_value(i & 127, 3, 7);
-        else if (i < 512)
-            in[i] = (float)((fp8_value(i & 127, 3, 7) + fp8_value((i & 127) + 1, 3, 7)) / 2); /* ties */
+        else if (i < 512) in[i] = (float)((fp8_value(i & 127, 3, 7) + fp8_value((i & 127) + 1, 3, 7)) / 2); /* ties */
         else if (i < 768) in[i] = (float)((fp8_value(i & 127, 2, 15) + fp8_value((i & 127) + 1, 2, 15)) / 2);
         else in[i] = ldexpf((float)(int32_t)test_bits(&random), (int)test_below(&random, 40) - 56);
         if (i % 2 && i < 768) in[i] = -in[i];
@@ -418,8 +412,7 @@ TEST(conversions)
         for (int i = 0; i < N; i++) {
             const float x = in[i];
             const uint32_t u = bits_of(x), bf16 = isnan(x) ? 0x7fff : (u + 0x7fff + (u >> 16 & 1)) >> 16;
-            CHECK_THAT(o[i] == (bf16 | 0x4000u << 16), "bf16 of %g: %08x, want %08x", x, o[i],
-                       bf16 | 0x4000u << 16);
+            CHECK_THAT(o[i] == (bf16 | 0x4000u << 16), "bf16 of %g: %08x, want %08x", x, o[i], bf16 | 0x4000u << 16);
             CHECK_THAT(o[3 * N + i] == (tgl_f16_from_f32(x) | 0x4000u << 16), "f16 of %g: %08x, want %08x", x,
                        o[3 * N + i], tgl_f16_from_f32(x) | 0x4000u << 16);
             const uint32_t f16 = f16_toward_zero(x) | 0xbc000000u;
@@ -451,8 +444,7 @@ TEST(widening)
         if (strcmp(arch, "sm_89") < 0 && strlen(arch) == 5) continue;
         const uint32_t *e4m3 = o + 2 * N + 2 * i;
         lo = bits_of(tgl_e4m3_to_f32((uint8_t)i)), hi = bits_of(tgl_e4m3_to_f32((uint8_t)(i >> 8)));
-        CHECK_THAT(e4m3[0] == lo && e4m3[1] == hi, "e4m3 %04x: %08x %08x, want %08x %08x", i, e4m3[0],
-                   e4m3[1], lo, hi);
+        CHECK_THAT(e4m3[0] == lo && e4m3[1] == hi, "e4m3 %04x: %08x %08x, want %08x %08x", i, e4m3[0], e4m3[1], lo, hi);
     }
     free(o);
     CU(MemFree(out));
@@ -477,7 +469,7 @@ TEST(pairs)
             const uint32_t r = (uint32_t)test_bits(&random);
             const uint32_t special[] = { 0, 0x8000, 1, 0x8001, 0x7c00, 0x7f80, 0x7fff, 0xffc1, 0x7e80 };
             const uint32_t any = r & 0xffff, base = i / 3 % 4 ? 0x3f00 : 0x3c00;
-            const uint32_t near_1 = (r & 0x80ff) | (base + (r >> 16 & 0x300));      /* sums that round */
+            const uint32_t near_1 = (r & 0x80ff) | (base + (r >> 16 & 0x300)); /* sums that round */
             in[i] |= (i % 9 < 5 ? near_1 : i % 9 < 8 ? any : special[r % 9]) << half;
         }
     FOR_SEEDS(s) {
@@ -497,14 +489,13 @@ TEST(pairs)
                     const double va = half_value(a, mantissa, bias), vb = half_value(b, mantissa, bias),
                                  vc = half_value(c, mantissa, bias), p = va * vb;
                     const bool is_exact = !isfinite(p + vc) || (p + vc - p == vc && p + vc - vc == p);
-                    if (k > 1 && !is_exact) continue;   /* the oracle adds in double */
-                    const uint32_t want = k < 2 ? max_abs_half(a & 0x7fff, b, mantissa, bias)
-                                                : half_nearest(p + vc, mantissa, bias);
-                    CHECK_THAT(same_half(got[k], want, mantissa, bias),
-                               "%s_%s of %04x %04x %04x: %04x, want %04x", k < 2 ? "max_abs" : "fma",
-                               k % 2 ? "f16x2" : "bf16x2", a, b, c, got[k], want);
+                    if (k > 1 && !is_exact) continue; /* the oracle adds in double */
+                    const uint32_t want =
+                        k < 2 ? max_abs_half(a & 0x7fff, b, mantissa, bias) : half_nearest(p + vc, mantissa, bias);
+                    CHECK_THAT(same_half(got[k], want, mantissa, bias), "%s_%s of %04x %04x %04x: %04x, want %04x",
+                               k < 2 ? "max_abs" : "fma", k % 2 ? "f16x2" : "bf16x2", a, b, c, got[k], want);
                 }
-                const uint32_t larger = o[10 * N + i] >> half & 0x7fff;     /* with either sign */
+                const uint32_t larger = o[10 * N + i] >> half & 0x7fff; /* with either sign */
                 CHECK_THAT(same_half(larger, max_abs_half(a & 0x7fff, b, 7, 127), 7, 127),
                            "max_magnitude_bf16x2 of %04x %04x: %04x", a, b, larger);
                 const float widened = float_of(o[(half ? 7 : 6) * N + i]);
@@ -520,8 +511,8 @@ TEST(pairs)
                     const uint32_t code = in[3 * i] >> (16 * high + half / 2) & 0xff;
                     const uint32_t f16 = o[(8 + high) * N + i] >> half & 0xffff;
                     const double want = (code & 127) == 127 ? NAN : fp8_value((int)code, 3, 7);
-                    CHECK_THAT(same_half(f16, half_nearest(want, 10, 15), 10, 15),
-                               "e4m3 %02x to f16: %04x, want %g", code, f16, want);
+                    CHECK_THAT(same_half(f16, half_nearest(want, 10, 15), 10, 15), "e4m3 %02x to f16: %04x, want %g",
+                               code, f16, want);
                 }
             }
         free(o);
@@ -538,10 +529,9 @@ TEST(mma)
             const int k = tf32 ? 8 : 16;
             uint32_t a[128] = { 0 }, b[64] = { 0 };
             double am[16][16], bm[16][8];
-            for (int row = 0; row < 16; row++)  /* from the matrix to the register that holds the element */
+            for (int row = 0; row < 16; row++) /* from the matrix to the register that holds the element */
                 for (int col = 0; col < k; col++) {
-                    const uint32_t u =
-                        bits_of((float)test_below(&random, 512) / 64 - 4) & (tf32 ? ~0u : 0xffff0000u);
+                    const uint32_t u = bits_of((float)test_below(&random, 512) / 64 - 4) & (tf32 ? ~0u : 0xffff0000u);
                     const int lane = row % 8 * 4 + (tf32 ? col % 4 : col % 8 / 2),
                               reg = (row >= 8) + 2 * (col >= k / 2);
                     a[lane * 4 + reg] |= tf32 || col % 2 ? u : u >> 16;
@@ -549,8 +539,7 @@ TEST(mma)
                 }
             for (int row = 0; row < k; row++)
                 for (int col = 0; col < 8; col++) {
-                    const uint32_t u =
-                        bits_of((float)test_below(&random, 512) / 64 - 4) & (tf32 ? ~0u : 0xffff0000u);
+                    const uint32_t u = bits_of((float)test_below(&random, 512) / 64 - 4) & (tf32 ? ~0u : 0xffff0000u);
                     const int lane = col * 4 + (tf32 ? row % 4 : row % 8 / 2), reg = row >= k / 2;
                     b[lane * 2 + reg] |= tf32 || row % 2 ? u : u >> 16;
                     bm[row][col] = float_of(u);
@@ -565,8 +554,8 @@ TEST(mma)
                     double sum = reg == 0 ? 0.5 : reg == 3 ? -1 : 0;
                     for (int i = 0; i < k; i++) sum += am[row][i] * bm[i][col];
                     /* multiples of 2^-12 (products of such of 2^-6) below 2^8: exact in float */
-                    CHECK_THAT(o[lane * 4 + reg] == sum, "%s row %d column %d: %g, want %g",
-                               tf32 ? "tf32" : "bf16", row, col, o[lane * 4 + reg], sum);
+                    CHECK_THAT(o[lane * 4 + reg] == sum, "%s row %d column %d: %g, want %g", tf32 ? "tf32" : "bf16",
+                               row, col, o[lane * 4 + reg], sum);
                 }
             free(o);
             CU(MemFree(da));
@@ -658,16 +647,14 @@ TEST(tensor_copies_3d)
             int at[] = { c & 1 ? 64 : 0, c & 2 ? 6 : 1, c == 3 ? 4 : c };
             if (c == 4) at[0] = -8, at[1] = -3, at[2] = -1;
             int put[] = { at[0] < 0 ? 0 : at[0], at[1] < 0 ? 0 : at[1], at[2] < 0 ? 0 : at[2] };
-            dptr src = device_copy(x, sizeof x), to = device_copy(NULL, sizeof x),
-                 out = device_copy(NULL, BYTES);
+            dptr src = device_copy(x, sizeof x), to = device_copy(NULL, sizeof x), out = device_copy(NULL, BYTES);
             _Alignas(64) char map[128], to_map[128];
             CU(TensorMapEncodeTiled(map, 1, 3, (void *)src, dims, strides, box, element_strides, 0, 3, 0, 0));
-            CU(TensorMapEncodeTiled(to_map, 1, 3, (void *)to, dims, strides, box, element_strides, 0, 3, 0,
-                                    0));
+            CU(TensorMapEncodeTiled(to_map, 1, 3, (void *)to, dims, strides, box, element_strides, 0, 3, 0, 0));
             void *args[] = { map, to_map, &out, &at[0], &at[1], &at[2], &put[0], &put[1], &put[2] };
             ran("t_tensor_3d", launch(kernel("t_tensor_3d"), 1, 64, 1, PLAIN, 2048 + 8, args));
             uint32_t *o = host_copy(out, BYTES);
-            uint16_t(*stored)[11][128] = host_copy(to, sizeof x);
+            uint16_t (*stored)[11][128] = host_copy(to, sizeof x);
             for (int i = 0; i < 1024; i++) {
                 const int e = at[0] + i % 64, r = at[1] + i / 64 % 8, p = at[2] + i / 512;
                 const bool inside = e >= 0 && r >= 0 && p >= 0 && e < 104 && r < 11 && p < 5;
@@ -676,10 +663,9 @@ TEST(tensor_copies_3d)
             for (int p = 0; p < 5; p++)
                 for (int r = 0; r < 11; r++)
                     for (int e = 0; e < 128; e++) {
-                        const int i = e - put[0], j = r - put[1], k = p - put[2];   /* in the box */
+                        const int i = e - put[0], j = r - put[1], k = p - put[2]; /* in the box */
                         const bool in_box = i >= 0 && i < 64 && j >= 0 && j < 8 && k >= 0 && k < 2;
-                        CHECK_INT(stored[p][r][e],
-                                  in_box && e < 104 ? (uint16_t)(o[(k * 8 + j) * 64 + i] + 1) : 0);
+                        CHECK_INT(stored[p][r][e], in_box && e < 104 ? (uint16_t)(o[(k * 8 + j) * 64 + i] + 1) : 0);
                     }
             free(o);
             free(stored);
@@ -689,7 +675,7 @@ TEST(tensor_copies_3d)
         }
 }
 
-TEST(tensor_copies_4d)      /* the last dimension is inside of the others, as columns in blocks are */
+TEST(tensor_copies_4d) /* the last dimension is inside of the others, as columns in blocks are */
 {
     if (before_hopper()) SKIP("%s has no tensor copies", arch);
     static uint16_t x[5][4][192];
@@ -730,7 +716,7 @@ TEST(tensor_copies_2d)
         CU(TensorMapEncodeTiled(to_map, 7, 2, (void *)to, dims, strides, box, element_strides, 0, 0, 0, 0));
         void *args[] = { map, to_map, &c0, &c1 };
         ran("t_tensor_2d", launch(kernel("t_tensor_2d"), 1, 32, 1, PLAIN, 1024 + 8, args));
-        float(*o)[64] = host_copy(to, sizeof x);
+        float (*o)[64] = host_copy(to, sizeof x);
         for (int r = 0; r < 20; r++)
             for (int e = 0; e < 64; e++) CHECK_INT(o[r][e], r >= 15 && e >= 32 && e < 50 ? x[r][e] : 0);
         free(o);
@@ -750,7 +736,7 @@ TEST(registers)
     CU(MemFree(out));
 }
 
-TEST(cost_of_a_switch)                          /* printed, not judged: the machine is shared */
+TEST(cost_of_a_switch) /* printed, not judged: the machine is shared */
 {
     start();
     if (!emu.Stats) SKIP("not the emulated device");
@@ -764,8 +750,7 @@ TEST(cost_of_a_switch)                          /* printed, not judged: the mach
         ran("t_barriers_only", launch(kernel("t_barriers_only"), 20, block, 1, PLAIN, 0, args));
         emu.Stats(&b);
         CHECK(b.switches > a.switches && b.launches == a.launches + 1 && b.threads == a.threads + 20 * block);
-        printf("  %u threads, 20 barriers: %.3f ms a block, %.0f ns a switch\n", block,
-               (b.seconds - a.seconds) * 50,
+        printf("  %u threads, 20 barriers: %.3f ms a block, %.0f ns a switch\n", block, (b.seconds - a.seconds) * 50,
                (b.seconds - a.seconds) / (double)(b.switches - a.switches) * 1e9);
     }
     CU(MemFree(out));

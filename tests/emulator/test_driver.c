@@ -20,7 +20,7 @@ static const char *source =
     "    out[threadIdx.x] = a[threadIdx.x]; out[64 + threadIdx.x] = shared_load_u32(shared_address(m) + 4 * "
     "threadIdx.x); }\n";
 
-static char *image;                             /* of the source, for sm_90a */
+static char *image; /* of the source, for sm_90a */
 static size_t image_bytes;
 
 static char *compiled(const char *text, const char *target, size_t *bytes)
@@ -34,7 +34,7 @@ static char *compiled(const char *text, const char *target, size_t *bytes)
     free(log);
     return code;
 }
-static void begin(void)                         /* two devices, on device 0 */
+static void begin(void) /* two devices, on device 0 */
 {
     if (!image) {
         setenv("EMU_DEVICES", "2", 0);
@@ -44,7 +44,7 @@ static void begin(void)                         /* two devices, on device 0 */
     }
     use_device(0);
 }
-static void *put(void)                          /* the kernel, loaded once */
+static void *put(void) /* the kernel, loaded once */
 {
     static void *library, *f;
     if (library) return f;
@@ -71,7 +71,7 @@ static bool again(const char *name, const char *value, const char *block)
     const pid_t pid = fork();
     if (!pid) {
         setenv(name, value, 1);
-        dup2(2, 1);                             /* its last line is not this program's */
+        dup2(2, 1); /* its last line is not this program's */
         execl("/proc/self/exe", "test_driver", block, (char *)NULL);
         _exit(127);
     }
@@ -123,15 +123,15 @@ TEST(contexts)
     CU(StreamGetCtx(NULL, &current));
     CHECK(current == ctx0);
     dptr out = device_copy(NULL, 1024);
-    CHECK_INT(put_on(stream, out, 1), 400);     /* a stream of another context */
-    CU(CtxCreate(&own, 0, 1));                  /* becomes current */
+    CHECK_INT(put_on(stream, out, 1), 400); /* a stream of another context */
+    CU(CtxCreate(&own, 0, 1));              /* becomes current */
     CU(CtxGetDevice(&device));
     CHECK_INT(device, 1);
     CU(CtxDestroy(own));
     CU(CtxGetCurrent(&current));
     CHECK(current == ctx0);
     CU(CtxSetCurrent(NULL));
-    CHECK_INT(cu.MemAlloc(&out, 4), 201);       /* no context */
+    CHECK_INT(cu.MemAlloc(&out, 4), 201); /* no context */
     CHECK_INT(cu.CtxGetDevice(&device), 201);
     CU(CtxSetCurrent(ctx0));
     CU(StreamDestroy(stream));
@@ -151,7 +151,7 @@ TEST(memory)
     CU(MemGetInfo(&free_after, &total));
     CHECK_INT(free_before - free_after, 1000);
     CHECK_INT(p % 256, 0);
-    CHECK_INT(cu.MemcpyDtoH(&total, p + 996, 8), 1);            /* 4 bytes past the end */
+    CHECK_INT(cu.MemcpyDtoH(&total, p + 996, 8), 1); /* 4 bytes past the end */
     CU(MemHostAlloc(&pinned, 16, 0));
     use_device(1);
     other = device_copy(NULL, 16);
@@ -168,7 +168,7 @@ TEST(memory)
     CHECK(type == 0 && device == -2 && begins == 0);
     CHECK_INT(cu.PointerGetAttribute(&type, 2, (dptr)(uintptr_t)&type), 1);
 
-    CU(MemcpyDtoD(p, other, 16));               /* between devices */
+    CU(MemcpyDtoD(p, other, 16)); /* between devices */
     CHECK_INT(first_word(p), 0);
     CU(MemsetD32Async(p, 0x01020304, 4, NULL));
     CHECK_INT(first_word(p), 0x01020304);
@@ -191,15 +191,14 @@ TEST(each_device_runs_kernels_on_its_own_memory)
         CHECK_INT(cu.CtxSynchronize(), 0);
         CHECK_INT(first_word(out), 40 + device);
         emu_last_launch last;
-        CHECK(emu.LastLaunch(&last) && last.device == device && last.block[0] == 32 &&
-              !strcmp(last.kernel, "put"));
+        CHECK(emu.LastLaunch(&last) && last.device == device && last.block[0] == 32 && !strcmp(last.kernel, "put"));
         use_device(1 - device);
         CHECK_INT(put_on(NULL, out, 1), 0);
-        CHECK_INT(cu.CtxSynchronize(), 700);    /* and so does every later call on that device */
+        CHECK_INT(cu.CtxSynchronize(), 700); /* and so does every later call on that device */
         CHECK_INT(put_on(NULL, out, 1), 700);
         CHECK(strstr(emu.LastReport(), "is memory of device") != NULL);
         use_device(device);
-        CHECK_INT(cu.CtxSynchronize(), 0);      /* this one works on */
+        CHECK_INT(cu.CtxSynchronize(), 0); /* this one works on */
         emu.Reset();
         CU(MemFree(out));
     }
@@ -215,8 +214,7 @@ TEST(damaged_images_are_refused)
         CHECK_THAT(cu.LibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0) == 200, "byte %zu", at);
         image[at] ^= 4;
     }
-    CHECK_INT(cu.LibraryLoadData(&library,
-                                 "\177ELF and nothing else, for long enough to be read as a header of ours",
+    CHECK_INT(cu.LibraryLoadData(&library, "\177ELF and nothing else, for long enough to be read as a header of ours",
                                  NULL, NULL, 0, NULL, NULL, 0),
               200);
     CU(LibraryLoadData(&library, image, NULL, NULL, 0, NULL, NULL, 0));
@@ -227,7 +225,9 @@ TEST(damaged_images_are_refused)
 TEST(images_of_other_architectures)
 {
     begin();
-    static const struct { const char *target; int status;
+    static const struct {
+        const char *target;
+        int status;
     } tried[] = {
         { "sm_80", 209 },    { "sm_90", 0 },       { "sm_90a", 0 },        { "sm_100a", 209 },
         { "compute_80", 0 }, { "compute_90a", 0 }, { "compute_100", 209 },
@@ -238,13 +238,12 @@ TEST(images_of_other_architectures)
         const char *options[] = { option };
         size_t bytes;
         snprintf(option, sizeof option, "-arch=%s", tried[i].target);
-        CHECK_INT(nv.CreateProgram(&program, "extern \"C\" __global__ void k(int *p) { *p = __CUDA_ARCH__; }",
-                                   "k.cu", 0, NULL, NULL),
+        CHECK_INT(nv.CreateProgram(&program, "extern \"C\" __global__ void k(int *p) { *p = __CUDA_ARCH__; }", "k.cu",
+                                   0, NULL, NULL),
                   0);
         CHECK_INT(nv.CompileProgram(program, 1, options), 0);
         CHECK_INT(nv.GetCUBINSize(program, &bytes), 0);
-        CHECK_THAT((bytes == 0) == (tried[i].target[0] == 'c'), "%s: a cubin of %zu bytes", tried[i].target,
-                   bytes);
+        CHECK_THAT((bytes == 0) == (tried[i].target[0] == 'c'), "%s: a cubin of %zu bytes", tried[i].target, bytes);
         CHECK_INT(nv.GetPTXSize(program, &bytes), 0);
         char *code = malloc(bytes);
         CHECK_INT(nv.GetPTX(program, code), 0);
@@ -293,11 +292,11 @@ TEST(launch_limits)
     CHECK_INT(launch(f, 1, 1025, 1, PLAIN, 8192, args), 1);
     CHECK_INT(launch(bounded, 1, 288, 1, PLAIN, 0, args), 701); /* __launch_bounds__(256) */
     CHECK_INT(launch(f, 0, 32, 1, PLAIN, 8192, args), 1);
-    CHECK_INT(launch(f, 1, 32, 1, PLAIN, 49153, args), 1);      /* above 48 KB only by attribute */
+    CHECK_INT(launch(f, 1, 32, 1, PLAIN, 49153, args), 1); /* above 48 KB only by attribute */
     CHECK_INT(cu.FuncSetAttribute(f, 8, (227 << 10) + 1), 1);
     CHECK_INT(cu.FuncSetAttribute(f, 8, 227 << 10), 0);
     CHECK_INT(launch(f, 1, 32, 1, PLAIN, 227 << 10, args), 0);
-    use_device(1);                              /* attributes are per device */
+    use_device(1); /* attributes are per device */
     CHECK_INT(cu.FuncGetAttribute(&v, 8, f), 0);
     CHECK_INT(v, 48 << 10);
     use_device(0);
@@ -305,13 +304,13 @@ TEST(launch_limits)
     CHECK_INT(v, 227 << 10);
     CHECK_INT(cu.KernelSetAttribute(8, 1000, f, 7), 101);
     CHECK_INT(launch(f, 16, 32, 16, PLAIN, 1024, args), 912);
-    CHECK_INT(cu.FuncSetAttribute(f, 14, 1), 0);                /* non-portable cluster sizes */
+    CHECK_INT(cu.FuncSetAttribute(f, 14, 1), 0); /* non-portable cluster sizes */
     CHECK_INT(launch(f, 16, 32, 16, PLAIN, 1024, args), 0);
-    CHECK_INT(launch(f, 10, 32, 4, PLAIN, 1024, args), 912);    /* 10 blocks in clusters of 4 */
+    CHECK_INT(launch(f, 10, 32, 4, PLAIN, 1024, args), 912); /* 10 blocks in clusters of 4 */
     attribute cluster = { .id = 4, .value.dim = { 8, 1, 1 } };
     const launch_config wanted = { { 8, 1, 1 }, { 256, 1, 1 }, 100 << 10, NULL, &cluster, 1 };
     CHECK_INT(cu.OccupancyMaxActiveClusters(&v, f, &wanted), 0);
-    CHECK_INT(v, 1);                            /* of 8 blocks, two on each of 4 SMs */
+    CHECK_INT(v, 1); /* of 8 blocks, two on each of 4 SMs */
     cluster.value.dim[0] = 4;
     CHECK_INT(cu.OccupancyMaxActiveClusters(&v, f, &wanted), 0);
     CHECK_INT(v, 2);
@@ -319,7 +318,7 @@ TEST(launch_limits)
     CHECK_INT(cu.OccupancyMaxActiveClusters(&v, f, &wanted), 912);
     CHECK_INT(cu.OccupancyMaxActiveBlocksPerMultiprocessor(&blocks, f, 256, 100 << 10), 0);
     CHECK_INT(blocks, 2);
-    CHECK_INT(launch(f, 8, 256, 1, COOPERATIVE, 100 << 10, args), 0);           /* 4 SMs */
+    CHECK_INT(launch(f, 8, 256, 1, COOPERATIVE, 100 << 10, args), 0); /* 4 SMs */
     CHECK_INT(launch(f, 9, 256, 1, COOPERATIVE, 100 << 10, args), 720);
     CHECK_INT(cu.CtxSynchronize(), 0);
     CU(MemFree(out));
@@ -367,7 +366,7 @@ TEST(older_devices)
     size_t bytes;
     void *library;
     char *code = compiled(source, "sm_80", &bytes);
-    CU(LibraryLoadData(&library, code, NULL, NULL, 0, NULL, NULL, 0));          /* sm_80's code runs on 8.6 */
+    CU(LibraryLoadData(&library, code, NULL, NULL, 0, NULL, NULL, 0)); /* sm_80's code runs on 8.6 */
     dptr out = device_copy(NULL, 1024);
     void *args[] = { &out };
     void *f = kernel_of(library, "spread");
@@ -400,7 +399,7 @@ TEST(a_captured_launch_runs_with_the_graph)
     CU(StreamGetCaptureInfo(stream, &status, &id, NULL, NULL, NULL));
     CHECK(status == 1 && id != 0);
     CHECK_INT(put_on(stream, a, 7), 0);
-    CU(EventRecord(event, stream));             /* fork to another stream, and join */
+    CU(EventRecord(event, stream)); /* fork to another stream, and join */
     CU(StreamWaitEvent(side, event, 0));
     CU(MemcpyDtoDAsync(b, a, 128, side));
     CU(EventRecord(back, side));
@@ -429,7 +428,7 @@ TEST(a_captured_launch_runs_with_the_graph)
 }
 
 /* ---- what is never another's, and what a graph keeps alive ---- */
-static void *asks_for_its_id(void *out)         /* the per-thread stream's, in another thread */
+static void *asks_for_its_id(void *out) /* the per-thread stream's, in another thread */
 {
     use_device(0);
     CU(StreamGetId((void *)2, out));
@@ -455,7 +454,7 @@ TEST(ids)
     CU(StreamEndCapture(stream, &graph));
     CU(GraphDestroy(graph));
     CU(StreamDestroy(stream));
-    CU(StreamCreate(&stream, 1));               /* perhaps at the same address */
+    CU(StreamCreate(&stream, 1)); /* perhaps at the same address */
     CU(StreamGetId(stream, &second));
     CHECK(first != second && first != null && second != null);
     CU(StreamDestroy(stream));
@@ -489,10 +488,10 @@ TEST(user_objects)
     CU(GraphDestroy(graph));
     CU(GraphLaunch(exec, stream));
     CU(StreamSynchronize(stream));
-    CHECK_INT(calls, 1);                        /* the executable graph holds it, too */
+    CHECK_INT(calls, 1); /* the executable graph holds it, too */
     CU(GraphExecDestroy(exec));
     CHECK_INT(calls, 2);
-    CU(StreamBeginCapture(stream, GLOBAL));     /* a graph that fails to be captured lets go */
+    CU(StreamBeginCapture(stream, GLOBAL)); /* a graph that fails to be captured lets go */
     CU(StreamGetCaptureInfo(stream, &status, NULL, &graph, NULL, NULL));
     CU(UserObjectCreate(&object, &calls, count, 1, 1));
     CU(GraphRetainUserObject(graph, object, 1, 0));
@@ -504,7 +503,7 @@ TEST(user_objects)
     CU(StreamDestroy(stream));
 }
 
-static void *allocates(void *mode)              /* another thread, in a capture mode */
+static void *allocates(void *mode) /* another thread, in a capture mode */
 {
     static int status;
     dptr p = 0;
@@ -520,7 +519,9 @@ static void *allocates(void *mode)              /* another thread, in a capture 
 TEST(unsafe_calls_spoil_a_capture)
 {
     begin();
-    static const struct { int capture, thread, mine, status; } tried[] = {
+    static const struct {
+        int capture, thread, mine, status;
+    } tried[] = {
         { GLOBAL, GLOBAL, 1, 900 },       { GLOBAL, THREAD_LOCAL, 1, 900 }, { GLOBAL, RELAXED, 1, 0 },
         { GLOBAL, GLOBAL, 0, 900 },       { GLOBAL, THREAD_LOCAL, 0, 0 },   { GLOBAL, RELAXED, 0, 0 },
         { THREAD_LOCAL, GLOBAL, 1, 900 }, { THREAD_LOCAL, GLOBAL, 0, 0 },   { RELAXED, GLOBAL, 1, 0 },
@@ -541,8 +542,7 @@ TEST(unsafe_calls_spoil_a_capture)
             pthread_create(&thread, NULL, allocates, &mode);
             pthread_join(thread, &result);
         }
-        CHECK_THAT(*(int *)result == tried[i].status, "case %zu: %d, want %d", i, *(int *)result,
-                   tried[i].status);
+        CHECK_THAT(*(int *)result == tried[i].status, "case %zu: %d, want %d", i, *(int *)result, tried[i].status);
         CHECK_INT(cu.StreamEndCapture(stream, &graph), tried[i].status ? 901 : 0);
         if (!tried[i].status) CU(GraphDestroy(graph));
         CU(StreamDestroy(stream));
@@ -556,7 +556,7 @@ TEST(the_legacy_stream_spoils_a_capture_of_a_blocking_one)
     dptr out = device_copy(NULL, 1024);
     CU(StreamCreate(&stream, 0));
     CU(StreamBeginCapture(stream, RELAXED));
-    CHECK_INT(cu.StreamIsCapturing(NULL, &status), 906);        /* asking does not */
+    CHECK_INT(cu.StreamIsCapturing(NULL, &status), 906); /* asking does not */
     CHECK_INT(put_on(stream, out, 1), 0);
     CHECK_INT(put_on(NULL, out, 1), 906);
     CHECK_INT(put_on(stream, out, 1), 901);
@@ -622,7 +622,7 @@ TEST(calls_are_counted)
     CHECK_INT(emu.Calls("cuLaunchKernelEx"), 3);
     CHECK_INT(emu.Calls("cuMemAlloc"), 0);
     CU(MemFree(p));
-    CHECK_INT(emu.Calls("cuMemFree"), 1);       /* without its suffix */
+    CHECK_INT(emu.Calls("cuMemFree"), 1); /* without its suffix */
 }
 TEST(what_is_alive)
 {
@@ -665,7 +665,7 @@ TEST(a_forked_child_cannot_use_the_driver)
 TEST(settings_of_the_process)
 {
     const char *device = getenv("EMU_DEVICES"), *driver = getenv("EMU_DRIVER"), *fail = getenv("EMU_FAIL");
-    if (driver) {                               /* a driver without cuLibrary */
+    if (driver) { /* a driver without cuLibrary */
         int version;
         load();
         CHECK(cu.LibraryLoadData == NULL && cu.TensorMapEncodeTiled == NULL && cu.LaunchKernelEx != NULL);
@@ -687,14 +687,14 @@ TEST(settings_of_the_process)
 /* ---- what memory holds that nothing has written ---- */
 static const char *const fills[] = { "ones", "zeros", "7f", "indices", "random" };
 __attribute__((weak)) void __msan_unpoison(const volatile void *, size_t);
-static int fill_seen(const uint32_t *w)         /* in 64 words; -1: none of them */
+static int fill_seen(const uint32_t *w) /* in 64 words; -1: none of them */
 {
-    if (__msan_unpoison) __msan_unpoison(w, 256);       /* or MSan would end the program here, and be right */
+    if (__msan_unpoison) __msan_unpoison(w, 256); /* or MSan would end the program here, and be right */
     bool is_one_word = true, is_small = true;
     uint32_t some = 0;
     for (int i = 0; i < 64; i++) {
         is_one_word &= w[i] == w[0];
-        is_small &= w[i] < (i % 2 ? 1 : 16);    /* of 64 bits each, so that an i64 is small, too */
+        is_small &= w[i] < (i % 2 ? 1 : 16); /* of 64 bits each, so that an i64 is small, too */
         some |= w[i];
     }
     if (is_one_word) return w[0] == 0xffffffff ? 0 : w[0] == 0 ? 1 : w[0] == 0x7f7f7f7f ? 2 : -1;
@@ -731,7 +731,7 @@ TEST(fills)
     int in_array, dynamic, seen[5] = { 0 };
     for (int i = 0; i < 5; i++) {
         if (!forced) CHECK(again("EMU_FILL", fills[i], "fills"));
-        emu.Seed((uint64_t)i);                  /* at one time, each has another */
+        emu.Seed((uint64_t)i); /* at one time, each has another */
         const int fill = fill_of_memory();
         CHECK_THAT(fill >= 0, "seed %d fills with something else", i);
         if (fill < 0) return;
@@ -741,7 +741,7 @@ TEST(fills)
     for (int i = 0; i < 5 && !forced; i++) CHECK_INT(seen[i], 1);
     int launches[5] = { 0 };
     emu.Seed(0);
-    for (int i = 0; i < 60; i++) {              /* and with a seed all come in turn */
+    for (int i = 0; i < 60; i++) { /* and with a seed all come in turn */
         fill_of_shared(&in_array, &dynamic);
         CHECK(in_array == dynamic && dynamic >= 0);
         if (in_array != dynamic || dynamic < 0) return;
@@ -751,7 +751,7 @@ TEST(fills)
     for (int i = 0; i < 5 && !forced; i++) CHECK_THAT(launches[i] > 5, "%s: %d of 60", fills[i], launches[i]);
 }
 
-TEST(lazy)  /* EMU_LAZY: nothing happens before a synchronisation, and then in order */
+TEST(lazy) /* EMU_LAZY: nothing happens before a synchronisation, and then in order */
 {
     if (!getenv("EMU_LAZY")) {
         CHECK(again("EMU_LAZY", "1", "lazy"));
@@ -766,7 +766,7 @@ TEST(lazy)  /* EMU_LAZY: nothing happens before a synchronisation, and then in o
     CU(MemAlloc(&out, 1024));
     const launch_config c = { { 1, 1, 1 }, { 32, 1, 1 }, 0, stream, NULL, 0 };
     *(volatile uint32_t *)pinned = 5;
-    CHECK_INT(cu.LaunchKernelEx(&c, put(), args, NULL), 0);  /* into pinned memory, where the host can look */
+    CHECK_INT(cu.LaunchKernelEx(&c, put(), args, NULL), 0); /* into pinned memory, where the host can look */
     CHECK_INT(*(volatile uint32_t *)pinned, 5);
     CU(StreamSynchronize(stream));
     CHECK_INT(*(volatile uint32_t *)pinned, 9);
@@ -801,12 +801,12 @@ TEST(the_version_is_that_of_the_compiler)
     snprintf(again, sizeof again, "%s -O1", file);
     setenv("EMU_CXX", again, 1);
     CHECK(compiler_version() != second);
-    char *path = strdup(getenv("PATH"));                /* a bare name is looked up */
+    char *path = strdup(getenv("PATH")); /* a bare name is looked up */
     setenv("EMU_CXX", strrchr(file, '/') + 1, 1);
     setenv("PATH", "/nonexistent:/tmp", 1);
     const int third = compiler_version();
     CHECK(write(fd, "#", 1) == 1 && futimens(fd, times) == 0);
-    CHECK(compiler_version() != third);                 /* by its size */
+    CHECK(compiler_version() != third); /* by its size */
     setenv("PATH", path, 1);
     free(path);
     if (kept) setenv("EMU_CXX", kept, 1);

@@ -7,15 +7,15 @@
 #include <unistd.h>
 
 enum kind {
-    REPORT,  /* the emulator's report, and a launch failure at the synchronisation */
-    UBSAN,                                      /* the same, of UBSan's checks: not in a build with TSan */
-    WRONG,                                      /* out[i] is not i */
-    ASAN,                                       /* ASan's report: only in a build with it */
-    MSAN,                                       /* MSan's report, with the kernel's line: the same */
-    LAUNCH_ERROR,                               /* the launch itself fails */
-    HOST_TOUCHES_DEVICE,                        /* host code follows a device pointer: ASan */
-    HOST_POINTER,                               /* a kernel is given a host pointer */
-    OTHER_DEVICE,                               /* a kernel is given another device's pointer */
+    REPORT,              /* the emulator's report, and a launch failure at the synchronisation */
+    UBSAN,               /* the same, of UBSan's checks: not in a build with TSan */
+    WRONG,               /* out[i] is not i */
+    ASAN,                /* ASan's report: only in a build with it */
+    MSAN,                /* MSan's report, with the kernel's line: the same */
+    LAUNCH_ERROR,        /* the launch itself fails */
+    HOST_TOUCHES_DEVICE, /* host code follows a device pointer: ASan */
+    HOST_POINTER,        /* a kernel is given a host pointer */
+    OTHER_DEVICE,        /* a kernel is given another device's pointer */
 };
 typedef struct {
     const char *entry;
@@ -35,14 +35,14 @@ static const planted faults[] = {
     { "undefined_shift", UBSAN, "shifted by -1", 1, 1, 0 },
     { "division_by_zero", UBSAN, "divided by 0", 1, 1, 0 },
     { "uninitialised_shared", WRONG, "", 1, 1, 0 },
-    { "unwritten_branch", MSAN, "faults.cu:281:", 1, 1, 0 },
-    { "unwritten_index", MSAN, "faults.cu:288:", 1, 1, 0 },
-    { "unwritten_dynamic", MSAN, "faults.cu:294:", 1, 1, 1024 },
-    { "unwritten_global", MSAN, "faults.cu:299:", 1, 1, 0 },
-    { "unwritten_local", MSAN, "faults.cu:305:", 1, 1, 0 },
-    { "unwritten_shuffled", MSAN, "faults.cu:312:", 1, 1, 0 },
-    { "unwritten_copied", MSAN, "faults.cu:323:", 1, 1, 1024 },
-    { "unwritten_converted", MSAN, "faults.cu:330:", 1, 1, 0 },
+    { "unwritten_branch", MSAN, "faults.cu:278:", 1, 1, 0 },
+    { "unwritten_index", MSAN, "faults.cu:285:", 1, 1, 0 },
+    { "unwritten_dynamic", MSAN, "faults.cu:291:", 1, 1, 1024 },
+    { "unwritten_global", MSAN, "faults.cu:296:", 1, 1, 0 },
+    { "unwritten_local", MSAN, "faults.cu:302:", 1, 1, 0 },
+    { "unwritten_shuffled", MSAN, "faults.cu:309:", 1, 1, 0 },
+    { "unwritten_copied", MSAN, "faults.cu:320:", 1, 1, 1024 },
+    { "unwritten_converted", MSAN, "faults.cu:327:", 1, 1, 0 },
     { "table", HOST_TOUCHES_DEVICE, "use-after-poison", 1, 1, 0 },
     { "table", HOST_POINTER, "is not device memory", 1, 1, 0 },
     { "table", OTHER_DEVICE, "is memory of device 1, the launch is on device 0", 1, 1, 0 },
@@ -77,7 +77,7 @@ static const planted faults[] = {
     { "too_many_threads", LAUNCH_ERROR, "the launch gives 701", 1, 1, 0 },
 };
 
-static char *cubin;  /* compiled once, by the parent, which itself never calls cuInit */
+static char *cubin; /* compiled once, by the parent, which itself never calls cuInit */
 static void prepare(void)
 {
     if (cubin) return;
@@ -102,7 +102,7 @@ static void child(const planted *f, uint64_t seed)
     CU(LibraryLoadData(&library, cubin, NULL, NULL, 0, NULL, NULL, 0));
     dptr out = device_copy(NULL, 1024), second = device_copy(NULL, 1024);
     uint32_t on_host[256];
-    if (f->kind == MSAN) CU(MemAlloc(&second, 1024));           /* nobody writes it */
+    if (f->kind == MSAN) CU(MemAlloc(&second, 1024)); /* nobody writes it */
     if (f->kind == HOST_POINTER) second = (dptr)(uintptr_t)on_host;
     if (f->kind == OTHER_DEVICE) {
         use_device(1);
@@ -124,7 +124,8 @@ static void child(const planted *f, uint64_t seed)
             }
     }
     const int want = f->kind == HOST_POINTER || f->kind == OTHER_DEVICE ? 700
-                     : f->kind == REPORT || f->kind == UBSAN            ? 719 : 0;
+                     : f->kind == REPORT || f->kind == UBSAN            ? 719
+                                                                        : 0;
     if (fault != want) fprintf(stderr, "the synchronisation gives %d, want %d\n", fault, want);
     _exit(fault != want);
 }
@@ -173,7 +174,7 @@ TEST(planted_faults)
             left_out++;
             continue;
         }
-        if (clang && !strcmp(f->entry, "misaligned_vector")) {  /* clang does not check a copied struct */
+        if (clang && !strcmp(f->entry, "misaligned_vector")) { /* clang does not check a copied struct */
             left_out++;
             continue;
         }
@@ -191,10 +192,10 @@ TEST(refused_at_compile_time)
 {
     prepare();
     if (!emu.Seed) SKIP("only for the emulated device");
-    static const struct { const char *source, *log;
+    static const struct {
+        const char *source, *log;
     } refused[] = {
-        { "extern \"C\" __global__ void k(int *p) { __shared__ int a[4]; a[0] = 1; *p = a[0]; }",
-          "SHARED_DYNAMIC" },
+        { "extern \"C\" __global__ void k(int *p) { __shared__ int a[4]; a[0] = 1; *p = a[0]; }", "SHARED_DYNAMIC" },
         { "extern \"C\" __global__ void k(int *p) { *p = __popc(__activemask()); }", "name the lanes" },
         { "extern \"C\" __global__ void k(int *p) { *p = nonsense; }", "nonsense" },
         { "#include <cuda_fp8.h>\n", "cuda_fp8.h" },

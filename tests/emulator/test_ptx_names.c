@@ -6,7 +6,10 @@
 #include <ctype.h>
 
 enum { MAX_NAMES = 512, NAME_BYTES = 64 };
-typedef struct { char name[MAX_NAMES][NAME_BYTES]; int n; } names;
+typedef struct {
+    char name[MAX_NAMES][NAME_BYTES];
+    int n;
+} names;
 
 static void add(names *s, const char *begin, size_t n)
 {
@@ -81,11 +84,9 @@ TEST(same_names)
     CHECK(contains(&a, "ldmatrix_x4_trans") && contains(&a, "copy_async_wait") && contains(&a, "SHARED") &&
           contains(&a, "tensor_map"));
     for (int i = 0; i < a.n; i++)
-        CHECK_THAT(contains(&b, a.name[i]), "%s is in device/ptx.cuh, not in tests/emulator/ptx.hpp",
-                   a.name[i]);
+        CHECK_THAT(contains(&b, a.name[i]), "%s is in device/ptx.cuh, not in tests/emulator/ptx.hpp", a.name[i]);
     for (int i = 0; i < b.n; i++)
-        CHECK_THAT(contains(&a, b.name[i]), "%s is in tests/emulator/ptx.hpp, not in device/ptx.cuh",
-                   b.name[i]);
+        CHECK_THAT(contains(&a, b.name[i]), "%s is in tests/emulator/ptx.hpp, not in device/ptx.cuh", b.name[i]);
     free(device);
     free(emulated);
 }
@@ -97,8 +98,7 @@ TEST(every_wrapper_is_tried)
     a = defined_in(device);
     for (int i = 0; i < a.n; i++) {
         /* macros, u32 */
-        if (isupper((unsigned char)a.name[i][0]) || a.name[i][1] == 0 || isdigit((unsigned char)a.name[i][1]))
-            continue;
+        if (isupper((unsigned char)a.name[i][0]) || a.name[i][1] == 0 || isdigit((unsigned char)a.name[i][1])) continue;
         CHECK_THAT(mentions(tried, a.name[i]), "%s is not tried in tests/emulator/builtins.cu", a.name[i]);
     }
     free(device);

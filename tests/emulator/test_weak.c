@@ -57,13 +57,19 @@ static void launch_in_child(const char *cubin, const char *entry)
     dptr memory = device_copy(NULL, 1024), out = device_copy(NULL, 1024);
     void *args[] = { &memory, &out };
     CHECK_INT(launch(kernel_of(library, entry), 1, 64, 1, PDL, 0, args), 0);
-    _exit(cu.CtxSynchronize() == 719);          /* CUDA_ERROR_LAUNCH_FAILED */
+    _exit(cu.CtxSynchronize() == 719); /* CUDA_ERROR_LAUNCH_FAILED */
 }
 
-TEST(before_pdl_wait)                           /* first: a process that has called cuInit cannot be forked */
+TEST(before_pdl_wait) /* first: a process that has called cuInit cannot be forked */
 {
-    static const struct { const char *entry; int fails; } kernels[] = {
-        { "late", 0 }, { "early_load", 1 }, { "early_poll", 1 }, { "early_store", 1 },
+    static const struct {
+        const char *entry;
+        int fails;
+    } kernels[] = {
+        { "late", 0 },
+        { "early_load", 1 },
+        { "early_poll", 1 },
+        { "early_store", 1 },
     };
     load();
     if (!emu.Seed) SKIP("only for the emulated device");
@@ -98,7 +104,7 @@ TEST(messages)
         const int n = arrived(library, messages[i].entry, 1, (uint64_t)num_seeds);
         CHECK_THAT(messages[i].is_ordered ? n == num_seeds : n < num_seeds, "%s: %d of %d messages arrive",
                    messages[i].entry, n, num_seeds);
-        CHECK_INT(arrived(library, messages[i].entry, 0, 1), 1);        /* in order: all of them */
+        CHECK_INT(arrived(library, messages[i].entry, 0, 1), 1); /* in order: all of them */
     }
     free(cubin);
 }

@@ -24,18 +24,21 @@
 
 enum { MAX_LATE = 256, PIECE = 16 };
 typedef struct {
-    unsigned char *to, old[PIECE], value[PIECE];    /* value: of a reduction, its operand */
-    void (*apply)(void *, const void *);            /* a reduction; NULL: a store */
-    emu_u32 bytes, tid, synced, met;                /* synced, met: of its warp, then */
+    unsigned char *to, old[PIECE], value[PIECE]; /* value: of a reduction, its operand */
+    void (*apply)(void *, const void *);         /* a reduction; NULL: a store */
+    emu_u32 bytes, tid, synced, met;             /* synced, met: of its warp, then */
     enum speed { FAST, SLOW, HELD } speed;
 } late_store;
-typedef struct { late_store store[MAX_LATE]; int n; } late_list;
+typedef struct {
+    late_store store[MAX_LATE];
+    int n;
+} late_list;
 
-static late_list *lists;                        /* of the group's blocks */
+static late_list *lists; /* of the group's blocks */
 static emu_u32 num_lists;
-static block *in;                               /* whose late stores are in memory */
-static emu_u64 salt;                            /* of the group: which lines are held */
-static emu_u32 one_line_in, one_store_in;       /* so many are held; are slow */
+static block *in;                         /* whose late stores are in memory */
+static emu_u64 salt;                      /* of the group: which lines are held */
+static emu_u32 one_line_in, one_store_in; /* so many are held; are slow */
 
 static late_list *list_of(const block *b) { return &lists[b - emu_group.blocks]; }
 static int overlap(const late_store *s, const void *p, emu_u64 bytes)
@@ -65,7 +68,7 @@ static void take_out(late_store *s)
     if (!s->apply) memcpy(s->value, s->to, s->bytes);
     memcpy(s->to, s->old, s->bytes);
 }
-static void show_some(late_list *l, int is_in)  /* to all blocks, by chance */
+static void show_some(late_list *l, int is_in) /* to all blocks, by chance */
 {
     for (int i = 0; i < l->n;) {
         const enum speed speed = emu_group.quiet_rounds > 4 ? FAST : l->store[i].speed;
@@ -87,7 +90,7 @@ void emu_weak_enter(block *b)
         for (int i = l->n - 1; i >= 0; i--) take_out(&l->store[i]);
     }
     in = NULL;
-    show_some(&lists[emu_random() % emu_group.num_blocks], 0);  /* also those of blocks that have ended */
+    show_some(&lists[emu_random() % emu_group.num_blocks], 0); /* also those of blocks that have ended */
     late_list *l = list_of(b);
     for (int i = 0; i < l->n; i++) put_in(&l->store[i]);
     in = b;
@@ -109,7 +112,7 @@ void emu_weak_begin(void)
     one_line_in = 4u << 2 * (emu_random() % 4); /* 4 .. 256 */
     one_store_in = 4u << 3 * (emu_random() % 4);
 }
-void emu_weak_end(void)                         /* of the group: what is late comes now */
+void emu_weak_end(void) /* of the group: what is late comes now */
 {
     if (!lists) return;
     if (in) list_of(in)->n = 0;
@@ -139,14 +142,15 @@ static late_store *add(void *p, emu_u32 bytes)
     s->met = w->met;
     const emu_u64 line = ((emu_u64)p >> 9) + (emu_u64)(f->block - emu_group.blocks) * 0x10001;
     s->speed = ((line ^ salt) * 0x9e3779b97f4a7c15ull >> 32) % one_line_in == 0 ? HELD
-               : emu_random() % one_store_in == 0 ? SLOW : FAST;
+               : emu_random() % one_store_in == 0                               ? SLOW
+                                                                                : FAST;
     memcpy(s->old, p, bytes);
     return s;
 }
 void emu_weak_store(void *p, emu_u64 bytes)
 {
     if (!lists || !in || !emu_is_global(p)) return;
-    for (unsigned char *at = p; bytes; ) {
+    for (unsigned char *at = p; bytes;) {
         const emu_u32 n = bytes < PIECE ? (emu_u32)bytes : PIECE;
         add(at, n)->apply = NULL;
         at += n;
@@ -179,10 +183,10 @@ void emu_weak_fence(void)
     for (int i = l->n - 1; i >= 0; i--) {
         const late_store *s = &l->store[i];
         const warp *w = &f->block->warps[s->tid >> 5];
-        const int is_known = s->tid == f->pub.tid || w->met != s->met ||
-                             (s->tid >> 5 == f->pub.tid >> 5 && w->synced != s->synced);
+        const int is_known =
+            s->tid == f->pub.tid || w->met != s->met || (s->tid >> 5 == f->pub.tid >> 5 && w->synced != s->synced);
         if (!is_known) continue;
-        unsigned char *const to = s->to;        /* with all that came to it before */
+        unsigned char *const to = s->to; /* with all that came to it before */
         const emu_u32 bytes = s->bytes;
         drop(l, i);
         for (int k = i - 1; k >= 0; k--)

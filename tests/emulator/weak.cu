@@ -15,11 +15,11 @@ DEV bool is_receiver(const u32 *memory, u32 *out)
     }
     return true;
 }
-DEV void raise(u32 *memory)                     /* the flag, by one thread */
+DEV void raise(u32 *memory) /* the flag, by one thread */
 {
     if (threadIdx.x == 0) store_relaxed_u32(memory + 128, 1);
 }
-DEV void write_all(u32 *memory)                 /* by that thread */
+DEV void write_all(u32 *memory) /* by that thread */
 {
     for (int i = 0; threadIdx.x == 0 && i < 64; i++) memory[i] = 1;
 }

@@ -7,9 +7,8 @@
 
 static tgl_status hash(const golden_call *c)
 {
-    return tgl_engram_hash(golden_arg(c, "ngram_token_ids"), golden_arg(c, "multipliers"),
-                           golden_arg(c, "vocab_sizes"), golden_arg(c, "offsets"), NULL, golden_arg(c, "out"),
-                           c->call->stream);
+    return tgl_engram_hash(golden_arg(c, "ngram_token_ids"), golden_arg(c, "multipliers"), golden_arg(c, "vocab_sizes"),
+                           golden_arg(c, "offsets"), NULL, golden_arg(c, "out"), c->call->stream);
 }
 
 static tgl_status fused_weight(const golden_call *c)
@@ -42,15 +41,15 @@ static tgl_status gate_bwd(const golden_call *c)
     for (int i = 0; i < 2; i++)
         CHECK_OK(backend_upload(&b, tgl_data(grads[i]), zeros, (size_t)(shape[1] * shape[2] * 4)));
     free(zeros);
-    const tgl_status status = tgl_engram_gate_bwd(
-        golden_arg(c, "grad_out"), x, golden_arg(c, "k"), golden_arg(c, "v"), golden_arg(c, "weight_fused"), NULL, NULL,
-        golden_arg(c, "dot"), golden_arg(c, "gate_score"), golden_arg(c, "rstd_x"), golden_arg(c, "rstd_k"),
-        golden_arg(c, "grad_hidden_states"), golden_arg(c, "grad_k"), golden_arg(c, "grad_v"), &partial.t, &params,
-        c->call->stream);
+    const tgl_status status =
+        tgl_engram_gate_bwd(golden_arg(c, "grad_out"), x, golden_arg(c, "k"), golden_arg(c, "v"),
+                            golden_arg(c, "weight_fused"), NULL, NULL, golden_arg(c, "dot"),
+                            golden_arg(c, "gate_score"), golden_arg(c, "rstd_x"), golden_arg(c, "rstd_k"),
+                            golden_arg(c, "grad_hidden_states"), golden_arg(c, "grad_k"), golden_arg(c, "grad_v"),
+                            &partial.t, &params, c->call->stream);
     if (status == TGL_OK)
         CHECK_OK(tgl_engram_grad_w_reduce(&partial.t, golden_arg(c, "weight_hidden"), golden_arg(c, "weight_embed"),
-                                          grads[0],
-                                          grads[1], false, c->call->stream));
+                                          grads[0], grads[1], false, c->call->stream));
     CHECK_OK(backend_wait(&b, c->call->stream));
     discard(&b, &partial);
     return status;

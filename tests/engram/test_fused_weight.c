@@ -22,15 +22,15 @@ TEST(worked_example)
     check_product(TGL_BF16, (uint16_t[]){ 0x3f81 }, (uint16_t[]){ 0xbfff }, 1, (uint32_t[]){ 0xc0007f00 });
 }
 
-TEST(special_values)    /* subnormal results are kept; every NaN is the same */
+TEST(special_values) /* subnormal results are kept; every NaN is the same */
 {
     const uint16_t x[] = { 0x0080, 0x8001, 0x7f80, 0x7f80, 0x7fc1, 0xffff, 0x7f7f, 0x8000, 0x0001 };
     const uint16_t y[] = { 0x3f00, 0x3f80, 0x0000, 0xbf80, 0x3f80, 0x3f80, 0x7f7f, 0x3f80, 0x0001 };
-    const uint32_t want[] = { 0x00400000, 0x80010000, 0x7fffffff, 0xff800000, 0x7fffffff, 0x7fffffff, 0x7f800000,
-                              0x80000000, 0 };
+    const uint32_t want[] = { 0x00400000, 0x80010000, 0x7fffffff, 0xff800000, 0x7fffffff,
+                              0x7fffffff, 0x7f800000, 0x80000000, 0 };
     check_product(TGL_BF16, x, y, 9, want);
     check_product(TGL_F32, (float[]){ 1 + 0x1p-12f, 0x1p-100f }, (float[]){ 1 + 0x1p-12f, 0x1p-49f }, 2,
-                  (uint32_t[]){ 0x3f801000, 1 });       /* 1 + 2^-11 + 2^-24: a tie, to even */
+                  (uint32_t[]){ 0x3f801000, 1 }); /* 1 + 2^-11 + 2^-24: a tie, to even */
 }
 
 TEST(graph) { check_replayed("engram_fused_weight", "hidden=576", 1); }

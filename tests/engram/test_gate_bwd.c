@@ -10,7 +10,7 @@ TESTS_OF_TABLE("engram_gate_bwd")
 typedef struct {
     int64_t tokens, streams, hidden, partials;
     float go[MAX], x[MAX], k[MAX], v[MAX], wh[MAX], we[MAX];
-    bool mask[8], has_mask, is_joined;          /* grad_k and grad_v are views of one tensor */
+    bool mask[8], has_mask, is_joined; /* grad_k and grad_v are views of one tensor */
     tgl_engram_gate_params params;
 } call;
 typedef struct {
@@ -70,7 +70,10 @@ static void gradients(const backend *b, const call *c, answer *a)
 
 static call random_call(const char *name, int64_t tokens, int64_t streams, int64_t hidden)
 {
-    call c = { .tokens = tokens, .streams = streams, .hidden = hidden, .partials = 2,
+    call c = { .tokens = tokens,
+               .streams = streams,
+               .hidden = hidden,
+               .partials = 2,
                .params = { .eps = 1e-20f, .clamp_value = 1e-6f } };
     test_random r = test_seed(name);
     float *const all[] = { c.go, c.x, c.k, c.v, c.wh, c.we };
@@ -86,10 +89,17 @@ TEST(worked_example)
 {
     /* doc: gate_bwd */
     static call c = {
-        .tokens = 1, .streams = 1, .hidden = 4, .partials = 1,
-        .go = { 1, -1, 2, 0.5f },               /* the rest as in the example of the forward */
-        .x = { 1, 2, -1, 0.5f }, .k = { 0.5f, 1, 1, -2 }, .v = { 2, -1, 0.5f, 4 },
-        .wh = { 1, 1, 2, 1 }, .we = { 1, 0.5f, 1, 2 }, .params = { .eps = 1e-20f, .clamp_value = 1e-6f },
+        .tokens = 1,
+        .streams = 1,
+        .hidden = 4,
+        .partials = 1,
+        .go = { 1, -1, 2, 0.5f }, /* the rest as in the example of the forward */
+        .x = { 1, 2, -1, 0.5f },
+        .k = { 0.5f, 1, 1, -2 },
+        .v = { 2, -1, 0.5f, 4 },
+        .wh = { 1, 1, 2, 1 },
+        .we = { 1, 0.5f, 1, 2 },
+        .params = { .eps = 1e-20f, .clamp_value = 1e-6f },
         /* A = 6, q = 0.221083860, dot * rstd^2 / hidden = -0.4 */
     };
     const float grad_x[] = { 1.1953125f, -0.7109375f, 2.359375f, -0.33984375f };
@@ -178,7 +188,7 @@ static void check_slopes(const char *what, const call *c, inputs *in, double *at
     }
 }
 
-TEST(finite_differences)        /* all of residual, stored minus 1, a clamp that cuts, a masked token in the middle */
+TEST(finite_differences) /* all of residual, stored minus 1, a clamp that cuts, a masked token in the middle */
 {
     static call c;
     static answer a;
@@ -205,12 +215,18 @@ TEST(finite_differences)        /* all of residual, stored minus 1, a clamp that
 
 /* ---- rules ---- */
 
-TEST(rows_below_the_clamp)      /* only the residual passes; at the clamp the gradient does */
+TEST(rows_below_the_clamp) /* only the residual passes; at the clamp the gradient does */
 {
-    static call c = { .tokens = 1, .streams = 1, .hidden = 4, .partials = 1, .go = { 1, -1, 2, 3 },
+    static call c = { .tokens = 1,
+                      .streams = 1,
+                      .hidden = 4,
+                      .partials = 1,
+                      .go = { 1, -1, 2, 3 },
                       .x = { 2, 2, 2, -2 },
-                      .k = { 1, 1, 1, 1 }, .v = { 1, 2, 1, 1 }, .wh = { 0.125f, 0.125f, 0.125f, 0.125f },
-                      .we = { 1, 1, 1, 1 } };       /* dot 0.5, rstd 0.5 and 1: s = 0.125 */
+                      .k = { 1, 1, 1, 1 },
+                      .v = { 1, 2, 1, 1 },
+                      .wh = { 0.125f, 0.125f, 0.125f, 0.125f },
+                      .we = { 1, 1, 1, 1 } }; /* dot 0.5, rstd 0.5 and 1: s = 0.125 */
     FOR_BACKENDS(b)
         for (int n = 0; n < 3; n++) {
             static answer a;
@@ -223,7 +239,7 @@ TEST(rows_below_the_clamp)      /* only the residual passes; at the clamp the gr
         }
 }
 
-TEST(zero_scores)               /* with a clamp of 0 the slope is infinite there; the gradient is 0 */
+TEST(zero_scores) /* with a clamp of 0 the slope is infinite there; the gradient is 0 */
 {
     static call c;
     c = random_call("zero scores", 1, 2, 40);
@@ -237,7 +253,7 @@ TEST(zero_scores)               /* with a clamp of 0 the slope is infinite there
     }
 }
 
-TEST(small_activations)         /* c * rstd_x * rstd_k / |dot| would overflow */
+TEST(small_activations) /* c * rstd_x * rstd_k / |dot| would overflow */
 {
     static call c;
     c = random_call("small", 1, 1, 64);
@@ -255,7 +271,7 @@ TEST(small_activations)         /* c * rstd_x * rstd_k / |dot| would overflow */
     }
 }
 
-TEST(masked_tokens)             /* grad_out bit for bit, even a NaN's; nothing from k, v, or what was saved */
+TEST(masked_tokens) /* grad_out bit for bit, even a NaN's; nothing from k, v, or what was saved */
 {
     static call c;
     c = random_call("masked", 3, 2, 24);
@@ -276,7 +292,7 @@ TEST(masked_tokens)             /* grad_out bit for bit, even a NaN's; nothing f
         }
 }
 
-TEST(one_tensor_of_gradients)   /* the same bits as two */
+TEST(one_tensor_of_gradients) /* the same bits as two */
 {
     static call c;
     c = random_call("joined", 3, 4, 72);
@@ -290,35 +306,40 @@ TEST(one_tensor_of_gradients)   /* the same bits as two */
     }
 }
 
-TEST(partials)                  /* row p has tokens p, p + 4, ...; a row without tokens is 0 */
+TEST(partials) /* row p has tokens p, p + 4, ...; a row without tokens is 0 */
 {
     static call c;
     static answer all, one;
     c = random_call("partials", 5, 2, 16);
     c.partials = 4;
-    FOR_BACKENDS(b) for (c.tokens = 5; c.tokens >= 3; c.tokens -= 2) {
-        gradients(b, &c, &all);
-        for (int64_t t = 0; t < c.tokens; t++) {
-            static call alone;
-            alone = c;
-            alone.tokens = 1, alone.partials = 1;
-            memcpy(alone.go, c.go + t * 32, 128), memcpy(alone.x, c.x + t * 32, 128);
-            memcpy(alone.k, c.k + t * 32, 128), memcpy(alone.v, c.v + t * 16, 64);
-            gradients(b, &alone, &one);
-            for (int i = 0; i < 32; i++) all.grad_w[t % 4 * 32 + i] -= one.grad_w[i];
-            CHECK(!memcmp(one.grad_x, all.grad_x + t * 32, 64) && !memcmp(one.grad_v, all.grad_v + t * 16, 32));
+    FOR_BACKENDS(b)
+        for (c.tokens = 5; c.tokens >= 3; c.tokens -= 2) {
+            gradients(b, &c, &all);
+            for (int64_t t = 0; t < c.tokens; t++) {
+                static call alone;
+                alone = c;
+                alone.tokens = 1, alone.partials = 1;
+                memcpy(alone.go, c.go + t * 32, 128), memcpy(alone.x, c.x + t * 32, 128);
+                memcpy(alone.k, c.k + t * 32, 128), memcpy(alone.v, c.v + t * 16, 64);
+                gradients(b, &alone, &one);
+                for (int i = 0; i < 32; i++) all.grad_w[t % 4 * 32 + i] -= one.grad_w[i];
+                CHECK(!memcmp(one.grad_x, all.grad_x + t * 32, 64) && !memcmp(one.grad_v, all.grad_v + t * 16, 32));
+            }
+            for (int i = 0; i < 4 * 32; i++)
+                CHECK(fabsf(all.grad_w[i]) < 2e-6f && (c.tokens == 5 || i < 96 || all.grad_w[i] == 0));
         }
-        for (int i = 0; i < 4 * 32; i++)
-            CHECK(fabsf(all.grad_w[i]) < 2e-6f && (c.tokens == 5 || i < 96 || all.grad_w[i] == 0));
-    }
 }
 
 TEST(devices_agree_to_the_bit)
 {
-    check_same_bits("engram_gate_bwd", CASE_LINES(
-        "num_tokens=5 hidden=512 num_partials=2 mask=some", "num_tokens=3 num_streams=3 hidden=2055 num_partials=1",
-        "num_tokens=3 hidden=3592 weights=bf16 num_partials=1", "num_tokens=9 num_streams=2 hidden=264 values=zeros",
-        "num_tokens=4 hidden=520 values=special num_partials=1", "num_tokens=2 hidden=7424 num_partials=1"), 2);
+    check_same_bits("engram_gate_bwd",
+                    CASE_LINES("num_tokens=5 hidden=512 num_partials=2 mask=some",
+                               "num_tokens=3 num_streams=3 hidden=2055 num_partials=1",
+                               "num_tokens=3 hidden=3592 weights=bf16 num_partials=1",
+                               "num_tokens=9 num_streams=2 hidden=264 values=zeros",
+                               "num_tokens=4 hidden=520 values=special num_partials=1",
+                               "num_tokens=2 hidden=7424 num_partials=1"),
+                    2);
 }
 
 TEST(num_sms)
@@ -339,7 +360,7 @@ TEST(fast_number_of_partials)
     CHECK_INT(tgl_engram_gate_num_partials(2560), 132);
     CHECK_INT(tgl_engram_gate_num_partials(512), 462);
     CHECK_INT(tgl_engram_gate_num_partials(448), 528);
-    CHECK_INT(tgl_engram_gate_num_partials(1), 528);        /* not more: grad_w_reduce adds them one by one */
+    CHECK_INT(tgl_engram_gate_num_partials(1), 528); /* not more: grad_w_reduce adds them one by one */
     CHECK_INT(tgl_engram_gate_num_partials(0), 528);
 }
 

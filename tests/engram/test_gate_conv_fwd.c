@@ -13,7 +13,7 @@ typedef struct {
     float x[MOST], k[MOST], v[MOST], weight[256], norm[256], conv[1024];
     bool has_mask, mask[64];
     const int32_t *cu_seqlens, *start_pos, *slots;
-    uint16_t *ring;                     /* gets what the call makes of it; NULL: none */
+    uint16_t *ring; /* gets what the call makes of it; NULL: none */
     tgl_engram_gate_conv_params params;
 } call;
 
@@ -52,8 +52,8 @@ static void fetch_all(const backend *b, const call *c, placed *p, uint16_t *out)
 {
     fetch(b, &p->out, out);
     if (c->ring) fetch(b, &p->ring, c->ring);
-    tensor *const rest[] = { &p->x, &p->k, &p->v, &p->weight, &p->norm, &p->conv, &p->mask, &p->cu, &p->start,
-                             &p->slots, &p->gated };
+    tensor *const rest[] = { &p->x,    &p->k,  &p->v,     &p->weight, &p->norm, &p->conv,
+                             &p->mask, &p->cu, &p->start, &p->slots,  &p->gated };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         if (rest[i]->t.data) discard(b, rest[i]);
 }
@@ -70,13 +70,17 @@ static void call_fused(const backend *b, const call *c, uint16_t *out)
 
 static void call_both(const backend *b, const call *c, uint16_t *out)
 {
-    const tgl_engram_gate_params gate = { .eps = c->params.eps, .clamp_value = c->params.clamp_value,
-                                          .no_residual = true, .sign = c->params.sign };
-    const tgl_engram_short_conv_params conv = {
-        .dilation = c->params.dilation, .has_eps = c->params.has_norm_eps, .eps = c->params.norm_eps,
-        .no_activation = c->params.no_activation, .add_input = true, .zero_centered = c->params.norm_zero_centered,
-        .round_each = c->params.round_each, .keep_ring = c->params.keep_ring
+    const tgl_engram_gate_params gate = {
+        .eps = c->params.eps, .clamp_value = c->params.clamp_value, .no_residual = true, .sign = c->params.sign
     };
+    const tgl_engram_short_conv_params conv = { .dilation = c->params.dilation,
+                                                .has_eps = c->params.has_norm_eps,
+                                                .eps = c->params.norm_eps,
+                                                .no_activation = c->params.no_activation,
+                                                .add_input = true,
+                                                .zero_centered = c->params.norm_zero_centered,
+                                                .round_each = c->params.round_each,
+                                                .keep_ring = c->params.keep_ring };
     placed p;
     place_all(b, c, &p);
     DLTensor *const mask = c->has_mask ? &p.mask.t : NULL;
@@ -91,7 +95,11 @@ static void call_both(const backend *b, const call *c, uint16_t *out)
 
 static call random_call(const char *name, int64_t tokens, int64_t streams, int64_t hidden, int64_t taps)
 {
-    call c = { .tokens = tokens, .streams = streams, .hidden = hidden, .taps = taps, .requests = 1,
+    call c = { .tokens = tokens,
+               .streams = streams,
+               .hidden = hidden,
+               .taps = taps,
+               .requests = 1,
                .params = { .eps = 1e-6f, .clamp_value = 1e-6f } };
     test_random r = test_seed(name);
     for (int i = 0; i < MOST; i++) c.x[i] = value(bf16((float)(test_below(&r, 4001) - 2000) / 1000));
@@ -109,9 +117,16 @@ TEST(worked_example)
 {
     /* doc: gate_conv_fwd */
     static call c = {
-        .tokens = 2, .streams = 1, .hidden = 4, .taps = 2, .requests = 1,
-        .x = { 1, 2, -1, 0.5f, /**/ 1, 2, -1, 0.5f }, .k = { 0.5f, 1, 1, -2, /**/ 0.5f, 1, 1, -2 },
-        .v = { 2, -1, 0.5f, 4, /**/ 4, 4, 4, 4 }, .weight = { 1, 0.5f, 2, 2 }, .norm = { 1, 1, 1, 2 },
+        .tokens = 2,
+        .streams = 1,
+        .hidden = 4,
+        .taps = 2,
+        .requests = 1,
+        .x = { 1, 2, -1, 0.5f, /**/ 1, 2, -1, 0.5f },
+        .k = { 0.5f, 1, 1, -2, /**/ 0.5f, 1, 1, -2 },
+        .v = { 2, -1, 0.5f, 4, /**/ 4, 4, 4, 4 },
+        .weight = { 1, 0.5f, 2, 2 },
+        .norm = { 1, 1, 1, 2 },
         .conv = { 1, 0, /**/ 1, 0, /**/ 0, 1, /**/ 0, 1 },
         .params = { .eps = 1e-20f, .clamp_value = 1e-6f, .dilation = 1 },
         /* gate 0.290197056 in both: gated values 0.58203125, -0.291015625, 0.145507812, 1.1640625 and 1.1640625 each;
@@ -124,9 +139,9 @@ TEST(worked_example)
         uint16_t made[8], ring[8];
         call_fused(b, &c, made);
         for (int i = 0; i < 8; i++)
-            CHECK_THAT(value(made[i]) == out[i], "%s: number %d is %.9g, want %.9g", b->name, i,
-                       (double)value(made[i]), (double)out[i]);
-        memset(ring, 0x7f, sizeof ring);                    /* of an earlier request: never read */
+            CHECK_THAT(value(made[i]) == out[i], "%s: number %d is %.9g, want %.9g", b->name, i, (double)value(made[i]),
+                       (double)out[i]);
+        memset(ring, 0x7f, sizeof ring); /* of an earlier request: never read */
         part = c, part.ring = ring, part.num_slots = 1, part.ring_size = 2, part.tokens = 1;
         for (int t = 0; t < 2; t++) {
             memcpy(part.v, c.v + 4 * t, 16), part.start_pos = INTS(t);
@@ -181,7 +196,7 @@ TEST(is_gate_and_short_conv)
 
 /* ---- state that rolls back by itself ---- */
 
-TEST(rejected_tokens)                   /* whatever was at their positions, the run is the uncut one */
+TEST(rejected_tokens) /* whatever was at their positions, the run is the uncut one */
 {
     enum { LENGTH = 40, DRAFTS = 5, WIDTH = 16 };
     static call whole, part;
@@ -211,12 +226,15 @@ TEST(rejected_tokens)                   /* whatever was at their positions, the 
 
 TEST(devices_agree_to_the_bit)
 {
-    check_same_bits("engram_gate_conv_fwd", CASE_LINES(
-        "num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some", "num_tokens=12 num_streams=1 hidden=2560",
-        "num_tokens=12 num_streams=1 hidden=5120", "num_tokens=12 num_streams=2 hidden=40 round_each=1",
-        "num_tokens=24 num_streams=1 hidden=7168 requests=3 past=ring start=small drafts=0 mask=some values=special",
-        "num_tokens=40 num_streams=2 hidden=40 requests=5 past=ring start=small drafts=0 weights=bf16",
-        "num_tokens=40 num_streams=2 hidden=40 requests=30 past=ring start=small values=special"), 2);
+    check_same_bits(
+        "engram_gate_conv_fwd",
+        CASE_LINES(
+            "num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some", "num_tokens=12 num_streams=1 hidden=2560",
+            "num_tokens=12 num_streams=1 hidden=5120", "num_tokens=12 num_streams=2 hidden=40 round_each=1",
+            "num_tokens=24 num_streams=1 hidden=7168 requests=3 past=ring start=small drafts=0 mask=some values=special",
+            "num_tokens=40 num_streams=2 hidden=40 requests=5 past=ring start=small drafts=0 weights=bf16",
+            "num_tokens=40 num_streams=2 hidden=40 requests=30 past=ring start=small values=special"),
+        2);
 }
 
 TEST(graph)
@@ -224,13 +242,15 @@ TEST(graph)
     check_replayed("engram_gate_conv_fwd", "num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some", 1);
     check_replayed("engram_gate_conv_fwd",
                    "num_tokens=20 num_streams=2 hidden=40 requests=9 past=ring start=small slots=shuffled "
-                   "keep_ring=1", 1);
+                   "keep_ring=1",
+                   1);
 }
 
 TEST(num_sms)
 {
-    check_num_sms("engram_gate_conv_fwd", CASE_LINES(
-        "num_tokens=90 num_streams=2 hidden=16 requests=3,40 past=ring start=small drafts=0,6 mask=some"));
+    check_num_sms(
+        "engram_gate_conv_fwd",
+        CASE_LINES("num_tokens=90 num_streams=2 hidden=16 requests=3,40 past=ring start=small drafts=0,6 mask=some"));
 }
 
 /* ---- errors ---- */
@@ -242,8 +262,8 @@ static tgl_status invoke(DLTensor *const *t, const void *params)
     return tgl_engram_gate_conv_fwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[13], &batch, params,
                                     NULL);
 }
-#define GOOD_CALL                                                                                        \
-    &tgl_engram_gate_conv_fwd_signature,                                                                 \
+#define GOOD_CALL                        \
+    &tgl_engram_gate_conv_fwd_signature, \
         "num_tokens=3 num_streams=2 hidden=8 kernel_size=2 num_slots=2 ring_size=5 num_requests=2", invoke
 
 TEST(errors)

@@ -14,7 +14,10 @@ typedef struct {
     bool has_mask, is_fused, is_f32, is_in_place;
     tgl_engram_gate_params params;
 } call;
-typedef struct { uint16_t out[MAX]; float dot[64], gate[64], rstd_x[64], rstd_k[64]; } answer;
+typedef struct {
+    uint16_t out[MAX];
+    float dot[64], gate[64], rstd_x[64], rstd_k[64];
+} answer;
 
 static void gate(const backend *b, const call *c, answer *a)
 {
@@ -43,8 +46,7 @@ static void check_outputs(const backend *b, const answer *a, const float *want, 
 {
     for (int64_t i = 0; i < n; i++)
         CHECK_THAT(a->out[i] == bf16(want[i]), "%s: output %d is %g, want %g", b->name, (int)i,
-                   (double)value(a->out[i]),
-                   (double)want[i]);
+                   (double)value(a->out[i]), (double)want[i]);
 }
 
 /* ---- examples ---- */
@@ -53,9 +55,15 @@ TEST(worked_example)
 {
     /* doc: gate_fwd */
     static call c = {
-        .tokens = 1, .streams = 1, .hidden = 4,
-        .x = { 1, 2, -1, 0.5f }, .k = { 0.5f, 1, 1, -2 }, .v = { 2, -1, 0.5f, 4 },
-        .wh = { 1, 1, 2, 1 }, .we = { 1, 0.5f, 1, 2 }, .params = { .eps = 1e-20f, .clamp_value = 1e-6f },
+        .tokens = 1,
+        .streams = 1,
+        .hidden = 4,
+        .x = { 1, 2, -1, 0.5f },
+        .k = { 0.5f, 1, 1, -2 },
+        .v = { 2, -1, 0.5f, 4 },
+        .wh = { 1, 1, 2, 1 },
+        .we = { 1, 0.5f, 1, 2 },
+        .params = { .eps = 1e-20f, .clamp_value = 1e-6f },
         /* sums of squares 6.25, dot -2.5, rstd 0.8, s = -0.8, u = -0.894427191, gate 0.290197056 */
     };
     const float want[] = { 1.578125f, 1.7109375f, -0.85546875f, 1.6640625f };
@@ -77,23 +85,29 @@ TEST(worked_example)
 TEST(masked_and_zero_rows)
 {
     static call c = {
-        .tokens = 3, .streams = 1, .hidden = 4,
+        .tokens = 3,
+        .streams = 1,
+        .hidden = 4,
         .x = { 1, 2, -1, 0.5f, /**/ 3, 0, 0, 0, /**/ 0, 0, 0, 0 },
         .k = { 0.5f, 1, 1, -2, /**/ NAN, NAN, NAN, NAN, /**/ 1, 2, 3, 4 },
         .v = { 2, -1, 0.5f, 4, /**/ NAN, INFINITY, NAN, 1, /**/ 2, -1, 0.5f, 4 },
-        .wh = { 1, 1, 2, 1 }, .we = { 1, 0.5f, 1, 2 }, .mask = { false, true, false }, .has_mask = true,
+        .wh = { 1, 1, 2, 1 },
+        .we = { 1, 0.5f, 1, 2 },
+        .mask = { false, true, false },
+        .has_mask = true,
         .params = { .eps = 1e-20f, .clamp_value = 1e-6f },
     };
     const float want[] = { 1.578125f, 1.7109375f, -0.85546875f, 1.6640625f, 3, 0, 0, 0, 1, -0.5f, 0.25f, 2 };
     FOR_BACKENDS(b)
         for (int sign = 0; sign < 2; sign++)
-            for (int way = 0; way < 3; way++) {         /* as it is, in place, without residual */
+            for (int way = 0; way < 3; way++) { /* as it is, in place, without residual */
                 static answer a;
                 c.params.sign = sign ? TGL_ENGRAM_SIGN_BIT : TGL_ENGRAM_SIGN_ZERO;
                 c.params.no_residual = way == 2, c.is_in_place = way == 1;
                 gate(b, &c, &a);
                 if (way < 2) check_outputs(b, &a, want, 12);
-                else for (int i = 4; i < 8; i++) CHECK_INT(a.out[i], 0);
+                else
+                    for (int i = 4; i < 8; i++) CHECK_INT(a.out[i], 0);
                 if (way == 1) continue;
                 CHECK(a.dot[1] == 0 && a.gate[1] == 0 && a.rstd_x[1] == 0 && a.rstd_k[1] == 0);
                 CHECK(sign ? fabs((double)a.gate[2] - 0.50025) < 6e-8 : a.gate[2] == 0.5f);
@@ -105,8 +119,9 @@ TEST(masked_and_zero_rows)
 
 static call random_call(const char *name, int64_t tokens, int64_t streams, int64_t hidden)
 {
-    call c = { .tokens = tokens, .streams = streams, .hidden = hidden,
-               .params = { .eps = 1e-20f, .clamp_value = 1e-6f } };
+    call c = {
+        .tokens = tokens, .streams = streams, .hidden = hidden, .params = { .eps = 1e-20f, .clamp_value = 1e-6f }
+    };
     test_random r = test_seed(name);
     float *const all[] = { c.x, c.k, c.v, c.wh, c.we };
     for (int j = 0; j < 5; j++)
@@ -136,11 +151,17 @@ TEST(sign_of_zero)
     }
 }
 
-TEST(negative_zero_score)       /* -1e-30 * 1e-15 * 1e-15 underflows: below 0.5 by its sign bit */
+TEST(negative_zero_score) /* -1e-30 * 1e-15 * 1e-15 underflows: below 0.5 by its sign bit */
 {
-    static call c = { .tokens = 1, .streams = 1, .hidden = 1, .x = { 1e-15f }, .k = { -1e-15f }, .v = { 1 },
+    static call c = { .tokens = 1,
+                      .streams = 1,
+                      .hidden = 1,
+                      .x = { 1e-15f },
+                      .k = { -1e-15f },
+                      .v = { 1 },
                       .wh = { 1 },
-                      .is_fused = true, .params = { .eps = 1e30f, .clamp_value = 1e-6f } };
+                      .is_fused = true,
+                      .params = { .eps = 1e30f, .clamp_value = 1e-6f } };
     FOR_BACKENDS(b)
         for (int sign = 0; sign < 2; sign++) {
             static answer a;
@@ -150,10 +171,16 @@ TEST(negative_zero_score)       /* -1e-30 * 1e-15 * 1e-15 underflows: below 0.5 
         }
 }
 
-TEST(clamp_is_at_its_value)     /* s = 0.25, below, at and above a clamp: u = sqrt of the larger one */
+TEST(clamp_is_at_its_value) /* s = 0.25, below, at and above a clamp: u = sqrt of the larger one */
 {
-    static call c = { .tokens = 1, .streams = 1, .hidden = 4, .x = { 2, 2, 2, 2 }, .k = { 1, 1, 1, 1 },
-                      .v = { 1, 1, 1, 1 }, .wh = { 0.125f, 0.125f, 0.125f, 0.125f }, .is_fused = true };
+    static call c = { .tokens = 1,
+                      .streams = 1,
+                      .hidden = 4,
+                      .x = { 2, 2, 2, 2 },
+                      .k = { 1, 1, 1, 1 },
+                      .v = { 1, 1, 1, 1 },
+                      .wh = { 0.125f, 0.125f, 0.125f, 0.125f },
+                      .is_fused = true };
     const float clamps[] = { 0, 0.25f - 0x1p-26f, 0.25f, 0.25f + 0x1p-25f, 1, 4 };
     FOR_BACKENDS(b)
         for (int i = 0; i < 6; i++)
@@ -207,10 +234,17 @@ TEST(unfused_weights_are_the_fused_ones)
     }
 }
 
-TEST(one_is_added_in_f32)       /* 1 + 2^-9 is no bf16 */
+TEST(one_is_added_in_f32) /* 1 + 2^-9 is no bf16 */
 {
-    static call c = { .tokens = 1, .streams = 1, .hidden = 1, .x = { 1 }, .k = { 1 }, .v = { 1 }, .wh = { 0x1p-9f },
-                      .we = { 0x1p-10f }, .params = { .zero_centered = true } };
+    static call c = { .tokens = 1,
+                      .streams = 1,
+                      .hidden = 1,
+                      .x = { 1 },
+                      .k = { 1 },
+                      .v = { 1 },
+                      .wh = { 0x1p-9f },
+                      .we = { 0x1p-10f },
+                      .params = { .zero_centered = true } };
     FOR_BACKENDS(b)
         for (int is_f32 = 0; is_f32 < 2; is_f32++) {
             static answer a;
@@ -220,7 +254,7 @@ TEST(one_is_added_in_f32)       /* 1 + 2^-9 is no bf16 */
         }
 }
 
-TEST(in_place_and_kv)           /* the same bits as apart */
+TEST(in_place_and_kv) /* the same bits as apart */
 {
     static call c;
     c = random_call("in_place", 4, 3, 136);
@@ -249,8 +283,7 @@ TEST(in_place_and_kv)           /* the same bits as apart */
         place(b, &mask, TGL_BOOL, 1, SHAPE(4), c.mask);
         place(b, &out, TGL_BF16, 3, SHAPE(4, 3, 136), NULL);
         CHECK_OK(tgl_engram_gate_fwd(&x.t, &whole.t, &v.t, &wh.t, &we.t, &mask.t, &out.t, NULL, NULL, NULL, NULL,
-                                     &c.params,
-                                     b->stream));
+                                     &c.params, b->stream));
         check_contents(b, &out, apart.out, "output of kv");
         discard(b, &x), discard(b, &whole), discard(b, &wh), discard(b, &we), discard(b, &mask);
     }
@@ -260,7 +293,7 @@ TEST(nan_and_infinities)
 {
     static call c;
     FOR_BACKENDS(b)
-        for (int what = 0; what < 4; what++) {          /* NaN and Inf in k, NaN and Inf in v */
+        for (int what = 0; what < 4; what++) { /* NaN and Inf in k, NaN and Inf in v */
             static answer a;
             c = random_call("nan", 1, 2, 40);
             (what < 2 ? c.k : c.v)[13] = what % 2 ? INFINITY : NAN;
@@ -269,14 +302,13 @@ TEST(nan_and_infinities)
                 const bool is_hit = what < 2 || i == 13;
                 const uint16_t want = what == 3 ? 0x7f80 : 0x7fff;
                 CHECK_THAT(is_hit ? a.out[i] == want : !isnan(value(a.out[i])), "%s: %d: output %d is %04x", b->name,
-                           what,
-                           (int)i, a.out[i]);
+                           what, (int)i, a.out[i]);
                 CHECK((a.out[40 + i] == want) == (what >= 2 && i == 13));
             }
         }
 }
 
-TEST(zero_row_without_eps)      /* rstd inf, and NaN from there on; it is not guarded */
+TEST(zero_row_without_eps) /* rstd inf, and NaN from there on; it is not guarded */
 {
     static call c;
     c = random_call("zero row", 1, 1, 40);
@@ -293,15 +325,14 @@ TEST(zero_row_without_eps)      /* rstd inf, and NaN from there on; it is not gu
 
 TEST(devices_agree_to_the_bit)
 {
-    check_same_bits("engram_gate_fwd", CASE_LINES(
-        "num_tokens=3 hidden=2560", "num_tokens=3 hidden=7168 weights=bf16 mask=some", "num_tokens=2 hidden=2055",
-        "num_tokens=80 num_streams=4 hidden=264 values=zeros", "num_tokens=3 hidden=4097 values=special"), 3);
+    check_same_bits("engram_gate_fwd",
+                    CASE_LINES("num_tokens=3 hidden=2560", "num_tokens=3 hidden=7168 weights=bf16 mask=some",
+                               "num_tokens=2 hidden=2055", "num_tokens=80 num_streams=4 hidden=264 values=zeros",
+                               "num_tokens=3 hidden=4097 values=special"),
+                    3);
 }
 
-TEST(num_sms)
-{
-    check_num_sms("engram_gate_fwd", CASE_LINES("num_tokens=300 num_streams=2 hidden=64 mask=some"));
-}
+TEST(num_sms) { check_num_sms("engram_gate_fwd", CASE_LINES("num_tokens=300 num_streams=2 hidden=64 mask=some")); }
 
 TEST(graph)
 {
@@ -324,8 +355,8 @@ TEST(errors)
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "hidden_states: dtype is f16, want bf16");
     CHECK_ERROR(x[1].shape[1] = 3; x[1].strides = NULL, "k: shape is [3, 3, 8], want [3, 2, 8]");
     CHECK_ERROR(x[1].strides[2] = 2, "k: strides are [16, 8, 2], want 1 in the last dimension and >= 0 in the others");
-    CHECK_ERROR(c->tensors[4] = NULL; x[3].dtype = tgl_dtype_to_dlpack(TGL_BF16),
-                "weight_hidden: dtype is bf16, want f32");
+    CHECK_ERROR(c->tensors[4] = NULL;
+                x[3].dtype = tgl_dtype_to_dlpack(TGL_BF16), "weight_hidden: dtype is bf16, want f32");
     CHECK_ERROR(c->tensors[9] = NULL, "rstd_x: is NULL, want a tensor with gate_score");
     CHECK_ERROR(x[6].strides[2] = 2,
                 "output: strides are [16, 8, 2], want rows of 8 neighbouring elements that do not overlap");

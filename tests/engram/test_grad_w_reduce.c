@@ -23,7 +23,7 @@ static void reduce(const backend *b, int64_t partials, const float *partial, flo
 TEST(worked_example)
 {
     const float partial[] = { 1, 2, /**/ 0.5f, -1, /**/ 0.25f, 0 }, wh[] = { 2, -1 }, we[] = { 0.5f, 4 };
-    const float want_hidden[] = { 10.875f, 24 }, want_embed[] = { 2.5f, -1 };      /* sums 1.75, 1 */
+    const float want_hidden[] = { 10.875f, 24 }, want_embed[] = { 2.5f, -1 }; /* sums 1.75, 1 */
     FOR_BACKENDS(b) {
         tensor p, h, e, gh, ge;
         place(b, &p, TGL_F32, 3, SHAPE(3, 1, 2), partial);
@@ -49,7 +49,7 @@ TEST(crosswise_and_accumulating)
         }
 }
 
-TEST(one_is_added)              /* in f32 */
+TEST(one_is_added) /* in f32 */
 {
     const float partial[] = { 1 };
     FOR_BACKENDS(b) {
@@ -83,7 +83,7 @@ static tgl_status call_again(void *context)
     return tgl_engram_grad_w_reduce(t[0], t[1], t[2], t[3], t[4], false, ((backend *)(void *)t[5])->stream);
 }
 
-TEST(graph)                     /* every replay adds */
+TEST(graph) /* every replay adds */
 {
     const float partial[] = { 1, 2 }, weight = 3;
     FOR_BACKENDS(b) {

@@ -51,18 +51,18 @@ TEST(worked_example)
     /* doc: hash */
     const int64_t multipliers[] = { 3, 1000003, 17 };
     const int32_t vocab_sizes[] = { 101, 103, /**/ 107, 109 }, offsets[] = { 0, 101, 204, 311 };
-    const int64_t ids[] = { 5, 7, 11 };         /* h = 15, 7000026, 6999905 */
+    const int64_t ids[] = { 5, 7, 11 }; /* h = 15, 7000026, 6999905 */
     windows w = { 1, 3, 2, ids, multipliers, vocab_sizes, offsets, NULL };
     check_rows(w, ROWS(19, 144, 276, 345));
 
     const int64_t wraps[] = { ((int64_t)1 << 62) + 1, 3, 5 };
-    const int64_t negative[] = { 2, 9, 4 };     /* h = 2 - 2^63, 25 - 2^63, 13 - 2^63: the modulo is from 0 on */
+    const int64_t negative[] = { 2, 9, 4 }; /* h = 2 - 2^63, 25 - 2^63, 13 - 2^63: the modulo is from 0 on */
     w.multipliers = wraps, w.ids = negative;
     check_rows(w, ROWS(36, 150, 278, 400));
     /* end */
 }
 
-TEST(masked_tokens)     /* -1, whatever their ids are */
+TEST(masked_tokens) /* -1, whatever their ids are */
 {
     const int64_t multipliers[] = { 3, 1000003, 17 }, ids[] = { 5, 7, 11, INT32_MIN, INT32_MAX, -1, 5, 7, 11 };
     const int32_t vocab_sizes[] = { 101, 103, 107, 109 }, offsets[] = { 0, 101, 204, 311 };
@@ -71,7 +71,7 @@ TEST(masked_tokens)     /* -1, whatever their ids are */
                ROWS(19, 144, 276, 345, -1, -1, -1, -1, 19, 144, 276, 345));
 }
 
-TEST(moduli_that_are_none)      /* -1, whatever their offset is; the others are as always */
+TEST(moduli_that_are_none) /* -1, whatever their offset is; the others are as always */
 {
     const int64_t multipliers[] = { 3, 1000003, 17 }, ids[] = { 5, 7, 11, 2, 9, -4 };
     const int32_t vocab_sizes[] = { 0, 103, INT32_MIN, -109 }, offsets[] = { 7, 101, 204, 311 };
@@ -88,7 +88,7 @@ TEST(modulus_1_and_the_largest)
                ROWS(5, INT32_MAX - 1, 5, 0, 5, INT32_MAX - 1, 5, INT32_MAX - 1));
 }
 
-TEST(all_bits_of_ids_and_multipliers)   /* a modulus of 2^62 shows those of a hash but two */
+TEST(all_bits_of_ids_and_multipliers) /* a modulus of 2^62 shows those of a hash but two */
 {
     const int64_t big = (int64_t)1 << 62;
     FOR_BACKENDS(b) {
@@ -120,10 +120,10 @@ TEST(num_sms) { check_num_sms("engram_hash", CASE_LINES("num_tokens=300 num_laye
 
 /* ---- nothing to do ---- */
 
-TEST(empty)     /* no data and no driver */
+TEST(empty) /* no data and no driver */
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
-    const int64_t sizes[][4] = { { 0, 3, 2, 8 }, { 5, 1, 2, 8 }, { 5, 3, 0, 8 }, { 5, 3, 2, 0 } };  /* t, n, l, j */
+    const int64_t sizes[][4] = { { 0, 3, 2, 8 }, { 5, 1, 2, 8 }, { 5, 3, 0, 8 }, { 5, 3, 2, 0 } }; /* t, n, l, j */
     for (int d = 0; d < 2; d++)
         for (int i = 0; i < 4; i++) {
             const int64_t t = sizes[i][0], n = sizes[i][1], l = sizes[i][2], j = sizes[i][3];
@@ -163,8 +163,8 @@ TEST(errors_of_sizes)
     CHECK_ERROR(x[0].shape[1] = x[0].strides[0] = 0, "ngram_token_ids: shape is [3, 0], want [3, 1..4096]");
     CHECK_ERROR(x[0].shape[1] = x[0].strides[0] = 4097, "ngram_token_ids: shape is [3, 4097], want [3, 1..4096]");
     CHECK_ERROR(x[2].shape[2] = many / 2; x[3].shape[1] = x[5].shape[2] = many;
-                x[2].strides = x[3].strides = x[5].strides = NULL; x[5].data = (void *)((uintptr_t)1 << 40),
-                "vocab_sizes: has 8388608 elements, want fewer than 2^23");
+                x[2].strides = x[3].strides = x[5].strides = NULL;
+                x[5].data = (void *)((uintptr_t)1 << 40), "vocab_sizes: has 8388608 elements, want fewer than 2^23");
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -13,10 +13,13 @@ static const tgl_engram_lookup_params plain = { 0 };
 
 /* ---- examples ---- */
 
-TEST(worked_example)    /* codes and scale bytes to bf16 */
+TEST(worked_example) /* codes and scale bytes to bf16 */
 {
     /* doc: lookup */
-    const struct { uint8_t code, e; uint16_t want; } element[] = {
+    const struct {
+        uint8_t code, e;
+        uint16_t want;
+    } element[] = {
         { 0x38, 127, 0x3F80 }, { 0x7E, 120, 0x4060 }, { 0xB9, 130, 0xC110 }, { 0x80, 127, 0x8000 },
         { 0x08, 6, 0x0040 },   { 0x01, 1, 0x0000 },   { 0x09, 0, 0x0001 },   { 0x0F, 0, 0x0002 },
         { 0x7E, 254, 0x7F80 }, { 0x7F, 127, 0x7FFF }, { 0x00, 255, 0x7FFF }, { 0x80, 255, 0x7FFF },
@@ -43,7 +46,7 @@ TEST(worked_example)    /* codes and scale bytes to bf16 */
     }
 }
 
-TEST(all_codes_and_factors)     /* 256 x 256, against long double */
+TEST(all_codes_and_factors) /* 256 x 256, against long double */
 {
     static uint8_t codes[256][256], factors[256][8];
     static uint16_t want[256][256];
@@ -69,7 +72,7 @@ TEST(all_codes_and_factors)     /* 256 x 256, against long double */
     }
 }
 
-TEST(foreign_rows_are_zeros)    /* even if the table's one factor is negative, infinite or NaN */
+TEST(foreign_rows_are_zeros) /* even if the table's one factor is negative, infinite or NaN */
 {
     const float factors[] = { -1, INFINITY, NAN };
     const int64_t rows[] = { -1, INT64_MIN, 4, INT64_MAX, 9 };
@@ -108,7 +111,7 @@ TEST(packed_and_unpacked)
         place(b, &out, TGL_BF16, 3, SHAPE(TOKENS, COLUMNS, DIM), NULL);
         CHECK_OK(tgl_engram_lookup(&table.t, &sf.t, &indices.t, &out.t, NULL, &plain, b->stream));
         fetch(b, &out, want);
-        const int64_t half = ROWS / 2;          /* two ranks, whose rows are summed: one of them is zero */
+        const int64_t half = ROWS / 2; /* two ranks, whose rows are summed: one of them is zero */
         for (int rank = 0; rank < 2; rank++) {
             tensor part = table, part_sf = sf, bytes;
             part.t.shape = part.shape, part.t.strides = part.strides;
@@ -144,16 +147,18 @@ TEST(far_rows)
     const size_t bytes = (size_t)(FAR_ROWS * far);
     const int32_t rows[] = { 19, 8, 0, 7, 16 };
     uint16_t want[5][FAR_DIM];
-    for (int i = 0; i < 5; i++)         /* codes r + 1, times 2^r */
+    for (int i = 0; i < 5; i++) /* codes r + 1, times 2^r */
         for (int j = 0; j < FAR_DIM; j++)
-            case_encode(TGL_BF16, ldexp(case_decode(TGL_E4M3, &(uint8_t){ (uint8_t)(rows[i] + 1) }), rows[i]), &want[i][j]);
+            case_encode(TGL_BF16, ldexp(case_decode(TGL_E4M3, &(uint8_t){ (uint8_t)(rows[i] + 1) }), rows[i]),
+                        &want[i][j]);
     FOR_BACKENDS(b) {
         const bool is_mapped = backend_is_cpu(b) || b->is_emulated;
         tensor table, sf, indices, out;
-        void *memory_of[2];             /* of codes, of factors */
+        void *memory_of[2]; /* of codes, of factors */
         for (int k = 0; k < 2; k++) {
             if (is_mapped)
-                memory_of[k] = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+                memory_of[k] =
+                    mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             else if (backend_alloc(b, bytes, &memory_of[k]) != TGL_OK) SKIP("%s: %s", b->name, tgl_last_error());
             REQUIRE(memory_of[k] != MAP_FAILED);
             far_adopt(b, memory_of[k], bytes);
@@ -199,8 +204,9 @@ TEST(pageable_table)
         tensor table, sf, out;
         make(&table, memory, cpu, TGL_E4M3, 2, SHAPE(4, 32));
         place(b, &out, TGL_BF16, 3, SHAPE(4, 1, 32), NULL);
-        CHECK_FAILS(tgl_engram_lookup(&table.t, NULL, NULL, &out.t, NULL, &plain, b->stream), TGL_ERR_ARGUMENT,
-                    "table: memory is not page-locked, want page-locked (cuMemHostAlloc, cudaHostRegister, pin_memory)");
+        CHECK_FAILS(
+            tgl_engram_lookup(&table.t, NULL, NULL, &out.t, NULL, &plain, b->stream), TGL_ERR_ARGUMENT,
+            "table: memory is not page-locked, want page-locked (cuMemHostAlloc, cudaHostRegister, pin_memory)");
         tensor there;
         place(b, &there, TGL_E4M3, 2, SHAPE(4, 32), NULL);
         make(&sf, memory, cpu, TGL_U8, 2, SHAPE(4, 1));
@@ -238,16 +244,15 @@ TEST(errors)
     CHECK_ERROR(x[2].shape[1] = 1, "indices: shape is [3, 1], want [3, 2]");
     CHECK_ERROR(((tgl_engram_lookup_params *)(void *)c->params)->row_begin = -1, "row_begin: is -1, want >= 0");
     CHECK_ERROR(((tgl_engram_lookup_params *)(void *)c->params)->num_sms = -2, "num_sms: is -2, want >= 0");
-    CHECK_ERROR(((tgl_engram_lookup_params *)(void *)c->params)->reserved[3] = 1,
-                "reserved[3]: is 1, want 0");
+    CHECK_ERROR(((tgl_engram_lookup_params *)(void *)c->params)->reserved[3] = 1, "reserved[3]: is 1, want 0");
     CHECK_ERROR(c->given = NULL, "params: is NULL, want a struct");
 }
 
 TEST(errors_of_strides)
 {
     const char *const wanted = ", want 1 in the last dimension, and rows that do not overlap";
-    const int64_t wrong[][3] = { { 128, 64, 2 }, { 128, 63, 1 }, { 127, 64, 1 }, { 64, 128, 1 }, { 0, 64, 1 },
-                                 { -128, 64, 1 }, { 64, 191, 1 } };
+    const int64_t wrong[][3] = { { 128, 64, 2 }, { 128, 63, 1 },  { 127, 64, 1 }, { 64, 128, 1 },
+                                 { 0, 64, 1 },   { -128, 64, 1 }, { 64, 191, 1 } };
     const int64_t right[][3] = { { 128, 64, 1 }, { 200, 64, 1 }, { 192, 128, 1 }, { 64, 192, 1 }, { 70, 1000, 1 } };
     for (int i = 0; i < 7; i++)
         for (int on_cuda = 0; on_cuda < 2; on_cuda++) {
@@ -273,8 +278,8 @@ TEST(no_driver) { check_no_driver(GOOD_CALL); }
 TEST(errors_with_groups)
 {
     check_errors(GOOD_CALL);
-    CHECK_ERROR(x[0].shape[1] = 48; x[3].shape[2] = 48; x[0].strides = x[3].strides = NULL,
-                "dim: is 48, want a multiple of 32");
+    CHECK_ERROR(x[0].shape[1] = 48; x[3].shape[2] = 48;
+                x[0].strides = x[3].strides = NULL, "dim: is 48, want a multiple of 32");
     CHECK_ERROR(x[1].shape[1] = 1; x[1].strides = NULL, "table_sf: shape is [3, 1], want [3, 2]");
     CHECK_ERROR(c->tensors[4] = &c->own[1], "out_sf: dtype is u8, want i32");
 }
@@ -284,14 +289,13 @@ TEST(errors_with_groups)
 TEST(errors_with_out_sf)
 {
     CHECK_ERROR(x[4].strides[0] = 2, "out_sf: strides are [2, 1], want [1, >= 3]");
-    CHECK_ERROR(x[4].strides[0] = 1; x[4].shape[1] = 2; x[4].strides[1] = 3,
-                "out_sf: shape is [3, 2], want [3, 1]");
-    CHECK_ERROR(x[4].strides[0] = 1; x[3].strides[1] = 80; x[3].strides[0] = 160,
-                "out: columns are 80 elements apart, want 64 with out_sf");
+    CHECK_ERROR(x[4].strides[0] = 1; x[4].shape[1] = 2; x[4].strides[1] = 3, "out_sf: shape is [3, 2], want [3, 1]");
+    CHECK_ERROR(x[4].strides[0] = 1; x[3].strides[1] = 80;
+                x[3].strides[0] = 160, "out: columns are 80 elements apart, want 64 with out_sf");
     CHECK_ERROR(x[4].strides[0] = 1; x[3].dtype = tgl_dtype_to_dlpack(TGL_BF16),
-                "out_sf: is given, want NULL unless out is e4m3 and table_sf UE8M0");
-    CHECK_ERROR(x[4].strides[0] = 1; c->tensors[1] = NULL,
-                "out_sf: is given, want NULL unless out is e4m3 and table_sf UE8M0");
+                                     "out_sf: is given, want NULL unless out is e4m3 and table_sf UE8M0");
+    CHECK_ERROR(x[4].strides[0] = 1;
+                c->tensors[1] = NULL, "out_sf: is given, want NULL unless out is e4m3 and table_sf UE8M0");
 }
 #undef GOOD_CALL
 

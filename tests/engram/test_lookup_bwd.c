@@ -9,7 +9,11 @@ TESTS_OF_TABLE("engram_lookup_bwd")
 
 /* ---- examples ---- */
 
-typedef struct { tensor grad, indices, table, unique, rows, count; void *workspace; size_t workspace_bytes; } call;
+typedef struct {
+    tensor grad, indices, table, unique, rows, count;
+    void *workspace;
+    size_t workspace_bytes;
+} call;
 
 static tgl_status run(const backend *b, call *c, bool has_table, const tgl_engram_lookup_params *params)
 {
@@ -17,9 +21,9 @@ static tgl_status run(const backend *b, call *c, bool has_table, const tgl_engra
     CHECK_OK(backend_alloc(b, c->workspace_bytes, &c->workspace));
     if (backend_is_cpu(b)) memset(c->workspace, 0, c->workspace_bytes);
     else CHECK_OK(tgl_workspace_init(c->workspace, c->workspace_bytes, b->stream));
-    const tgl_status status = tgl_engram_lookup_bwd(&c->grad.t, &c->indices.t, has_table ? &c->table.t : NULL, &c->unique.t,
-                                                    &c->rows.t, &c->count.t, params, c->workspace, c->workspace_bytes,
-                                                    b->stream);
+    const tgl_status status =
+        tgl_engram_lookup_bwd(&c->grad.t, &c->indices.t, has_table ? &c->table.t : NULL, &c->unique.t, &c->rows.t,
+                              &c->count.t, params, c->workspace, c->workspace_bytes, b->stream);
     CHECK_OK(backend_wait(b, b->stream));
     backend_free(b, c->workspace);
     return status;
@@ -29,13 +33,14 @@ TEST(worked_example)
 {
     /* doc: lookup_bwd */
     const int32_t indices[] = { 7, 3, -1, 7, 9, 3, 7, 12 };
-    const float gradients[][2] = { { 1, 2 }, { .5f, -1 }, { 9, 9 }, { -2, 4 }, { 1, 1 }, { .25f, .25f }, { 3, -8 }, { 5, 5 } };
-    const tgl_engram_lookup_params params = { .row_begin = 4, .num_rows = 6 };     /* rows 4 .. 9 are owned */
+    const float gradients[][2] = { { 1, 2 }, { .5f, -1 },    { 9, 9 },  { -2, 4 },
+                                   { 1, 1 }, { .25f, .25f }, { 3, -8 }, { 5, 5 } };
+    const tgl_engram_lookup_params params = { .row_begin = 4, .num_rows = 6 }; /* rows 4 .. 9 are owned */
     const int32_t unique_rows[] = { 7, 9, -1, -1, -1, -1, -1, -1 }, num_unique = 2;
     const float grad_rows[][2] = { { 2, -2 }, { 1, 1 } };
     /* end */
     float want[8][2], seen[8][2];
-    memset(want, 0xa5, sizeof want);            /* what is not written */
+    memset(want, 0xa5, sizeof want); /* what is not written */
     memcpy(want, grad_rows, sizeof grad_rows);
     FOR_BACKENDS(b) {
         call c;
@@ -77,7 +82,7 @@ TEST(order_of_summation)
         place(b, &c.count, TGL_I32, 1, SHAPE(1), NULL);
         const tgl_engram_lookup_params params = { 0 };
         CHECK_OK(run(b, &c, true, &params));
-        CHECK_OK(run(b, &c, true, &params));            /* it accumulates */
+        CHECK_OK(run(b, &c, true, &params)); /* it accumulates */
         CHECK_OK(backend_download(b, &seen, c.rows.t.data, 4));
         CHECK(seen == want);
         fetch(b, &c.table, &seen);
@@ -148,7 +153,8 @@ TEST(errors)
     CHECK_ERROR(c->tensors[4] = NULL, "grad_rows: is NULL, want a tensor with unique_rows");
     CHECK_ERROR(PARAMS->num_rows = 4, "num_rows: is 4, want 0 or 5, as grad_table has");
     CHECK_ERROR(PARAMS->row_begin = -4, "row_begin: is -4, want >= 0");
-    CHECK_ERROR(x[1].dtype = tgl_dtype_to_dlpack(TGL_I64); x[3].dtype = tgl_dtype_to_dlpack(TGL_I32); c->tensors[2] = NULL;
+    CHECK_ERROR(x[1].dtype = tgl_dtype_to_dlpack(TGL_I64); x[3].dtype = tgl_dtype_to_dlpack(TGL_I32);
+                c->tensors[2] = NULL;
                 PARAMS->row_begin = 1, "unique_rows: dtype is i32, want i64 for rows up to 9223372036854775807");
     CHECK_ERROR(x[3].shape[0] = 5, "unique_rows: shape is [5], want [6]");
 }

@@ -5,13 +5,13 @@
 #include "replay.h"
 #include "tegula/experimental.h"
 
-#include "cuda/on_device.h"     /* last: its `cu` would hide those of the others */
+#include "cuda/on_device.h" /* last: its `cu` would hide those of the others */
 
 TESTS_OF_TABLE("engram_lookup_staged")
 
 static const tgl_engram_lookup_params plain = { 0 };
 
-TEST(no_launch)         /* eagerly or in a graph; a replay reads what is there then */
+TEST(no_launch) /* eagerly or in a graph; a replay reads what is there then */
 {
     check_replayed("engram_lookup_staged", "num_tokens=40 num_columns=24", 0);
     check_replayed("engram_lookup_staged", "num_tokens=40 index_gap=5 index_dtype=i64", 0);
@@ -21,8 +21,17 @@ TEST(no_launch)         /* eagerly or in a graph; a replay reads what is there t
 
 /* ---- a table by hand ---- */
 
-enum { ROWS = 90, TOKENS = 21, COLUMNS = 5, N = TOKENS * COLUMNS, DIM = 64, GROUPS = DIM / 32, BYTES = DIM + GROUPS,
-       ROWS_AT = (N * 4 + 255) / 256 * 256, STAGING = ROWS_AT + N * BYTES };
+enum {
+    ROWS = 90,
+    TOKENS = 21,
+    COLUMNS = 5,
+    N = TOKENS * COLUMNS,
+    DIM = 64,
+    GROUPS = DIM / 32,
+    BYTES = DIM + GROUPS,
+    ROWS_AT = (N * 4 + 255) / 256 * 256,
+    STAGING = ROWS_AT + N * BYTES
+};
 
 typedef struct {
     const backend *b;
@@ -30,7 +39,7 @@ typedef struct {
     int32_t rows[N];
 } world;
 
-static void put_rows(world *w, uint64_t seed)           /* new indices */
+static void put_rows(world *w, uint64_t seed) /* new indices */
 {
     for (int i = 0; i < N; i++) w->rows[i] = (int32_t)case_random_below(seed, i, ROWS + 20) - 10;
     CHECK_OK(backend_wait(w->b, w->b->stream));
@@ -98,7 +107,7 @@ TEST(by_hand)
     }
 }
 
-TEST(repeated_indices)  /* strides of 0 and below 0, of the device's memory too */
+TEST(repeated_indices) /* strides of 0 and below 0, of the device's memory too */
 {
     const int64_t strides[][2] = { { 0, 1 }, { 2, 1 }, { 0, 0 }, { 1, 0 }, { -COLUMNS, 1 }, { 3, -1 }, { -1, 2 } };
     FOR_BACKENDS(b)
@@ -118,7 +127,7 @@ TEST(repeated_indices)  /* strides of 0 and below 0, of the device's memory too 
         }
 }
 
-TEST(pageable_table)    /* the CPU reads it: it need not be page-locked */
+TEST(pageable_table) /* the CPU reads it: it need not be page-locked */
 {
     static uint8_t codes[ROWS * DIM], factors[ROWS * GROUPS];
     FOR_BACKENDS(b) {
@@ -152,7 +161,7 @@ static void check_two_calls(const backend *b)
         k->out = i ? second : first;
         tensor *const all[] = { &k->table, &k->sf, &k->indices, &k->staging, &k->out };
         for (int j = 0; j < 5; j++) all[j]->t.shape = all[j]->shape, all[j]->t.strides = all[j]->strides;
-        const int64_t half = i ? 0 : ROWS / 2;                  /* the first sees the second half of the table */
+        const int64_t half = i ? 0 : ROWS / 2; /* the first sees the second half of the table */
         k->table.shape[0] -= half, k->sf.shape[0] -= half;
         k->table.t.byte_offset = (uint64_t)(half * DIM), k->sf.t.byte_offset = (uint64_t)(half * GROUPS);
         const tgl_engram_lookup_params shard = { .row_begin = half };
@@ -169,7 +178,10 @@ static void check_two_calls(const backend *b)
     check_out(&w, "the first");
     close_world(&w);
 }
-TEST(two_calls) { FOR_BACKENDS(b) check_two_calls(b); }
+TEST(two_calls)
+{
+    FOR_BACKENDS(b) check_two_calls(b);
+}
 TEST(two_calls_that_run_later)
 {
     NEED_EMULATOR();
@@ -179,7 +191,7 @@ TEST(two_calls_that_run_later)
 
 /* ---- graphs ---- */
 
-TEST(graph_outlives_the_capture)        /* and replays read indices of their time */
+TEST(graph_outlives_the_capture) /* and replays read indices of their time */
 {
     FOR_BACKENDS(b) {
         if (!backend_has_graphs(b)) continue;
@@ -194,7 +206,7 @@ TEST(graph_outlives_the_capture)        /* and replays read indices of their tim
         CHECK_OK(call(&w));
         graph = end_capture(b->stream);
         CU(GraphInstantiateWithFlags(&exec, graph, 0));
-        CU(GraphDestroy(graph));                                /* the executable one has what it needs */
+        CU(GraphDestroy(graph)); /* the executable one has what it needs */
         for (uint64_t i = 2; i < 5; i++) {
             put_rows(&w, i);
             CU(GraphLaunch(exec, b->stream));
@@ -208,10 +220,10 @@ TEST(graph_outlives_the_capture)        /* and replays read indices of their tim
 
 /* ---- failures of the driver ---- */
 
-TEST(failures)          /* say which call it was; ASan says whether something is lost */
+TEST(failures) /* say which call it was; ASan says whether something is lost */
 {
-    static const char *const entries[] = { "cuMemcpyDtoHAsync", "cuMemcpy2DAsync", "cuLaunchHostFunc",
-                                           "cuMemcpyHtoDAsync", "cuStreamGetCaptureInfo", "cuUserObjectCreate",
+    static const char *const entries[] = { "cuMemcpyDtoHAsync",      "cuMemcpy2DAsync",        "cuLaunchHostFunc",
+                                           "cuMemcpyHtoDAsync",      "cuStreamGetCaptureInfo", "cuUserObjectCreate",
                                            "cuGraphRetainUserObject" };
     NEED_EMULATOR();
     FOR_BACKENDS(b) {
@@ -245,8 +257,8 @@ static tgl_status invoke(DLTensor *const *t, const void *params)
 {
     return tgl_engram_lookup_staged(t[0], t[1], t[2], t[3], t[4], params, NULL);
 }
-#define GOOD_CALL                                                                                   \
-    &tgl_engram_lookup_staged_signature,                                                            \
+#define GOOD_CALL                        \
+    &tgl_engram_lookup_staged_signature, \
         "table_rows=3 dim=64 num_tokens=3 num_columns=2 staging_bytes=652 indices=i32", invoke
 TEST(errors)
 {

@@ -39,48 +39,59 @@ TEST(worked_example)
 {
     /* doc: ngram_windows */
     const int32_t ids[] = { 5, 6, 7, 8, 9 }, cu_seqlens[] = { 0, 3, 5 };
-    windows w = { .num_tokens = 5, .max_ngram = 3, .num_requests = 2, .ids = ids, .cu_seqlens = cu_seqlens,
+    windows w = { .num_tokens = 5,
+                  .max_ngram = 3,
+                  .num_requests = 2,
+                  .ids = ids,
+                  .cu_seqlens = cu_seqlens,
                   .params = { .pad_id = 2 } };
     check_windows(w, INTS(5, 2, 2, /**/ 6, 5, 2, /**/ 7, 6, 5, /**/ 8, 2, 2, /**/ 9, 8, 2));
-    w.history = INTS(3, 4, /**/ 0, 1);          /* the ids before each sequence, oldest first */
+    w.history = INTS(3, 4, /**/ 0, 1); /* the ids before each sequence, oldest first */
     check_windows(w, INTS(5, 4, 3, /**/ 6, 5, 4, /**/ 7, 6, 5, /**/ 8, 1, 0, /**/ 9, 8, 1));
     /* end */
 }
 
 TEST(one_sequence)
 {
-    windows w = { .num_tokens = 3, .max_ngram = 4, .num_requests = 1, .ids = INTS(5, -1, 7), .params = { .pad_id = -3 } };
+    windows w = {
+        .num_tokens = 3, .max_ngram = 4, .num_requests = 1, .ids = INTS(5, -1, 7), .params = { .pad_id = -3 }
+    };
     check_windows(w, INTS(5, -3, -3, -3, -1, 5, -3, -3, 7, -1, 5, -3));
     w.history = INTS(1, 2, 3);
     check_windows(w, INTS(5, 3, 2, 1, -1, 5, 3, 2, 7, -1, 5, 3));
 }
 
-TEST(stop_id)           /* the token itself may be one; compared before the lookup, which makes another of it */
+TEST(stop_id) /* the token itself may be one; compared before the lookup, which makes another of it */
 {
     windows w = { .num_tokens = 6, .max_ngram = 3, .ids = INTS(5, 9, 2, 9, 9, 4), .params = { 0, true, 9, { 0 } } };
     check_windows(w, INTS(5, 0, 0, 9, 5, 0, 2, 0, 0, 9, 2, 0, 9, 0, 0, 4, 0, 0));
     w.lookup = INTS(0, 1, 9, 3, 4, 9, 6, 7, 8, 1), w.vocabulary = 10;
     check_windows(w, INTS(9, 0, 0, 1, 9, 0, 9, 0, 0, 1, 9, 0, 1, 0, 0, 4, 0, 0));
-    w.history = INTS(9, 8), w.num_requests = 1;         /* a stop in history */
+    w.history = INTS(9, 8), w.num_requests = 1; /* a stop in history */
     check_windows(w, INTS(9, 8, 0, 1, 9, 8, 9, 0, 0, 1, 9, 0, 1, 0, 0, 4, 0, 0));
 }
 
-TEST(lookup)            /* ids that it has not stay; pad_id does not go through it */
+TEST(lookup) /* ids that it has not stay; pad_id does not go through it */
 {
-    windows w = { .num_tokens = 4, .max_ngram = 2, .num_requests = 1, .ids = INTS(2, -1, 3, INT32_MIN),
-                  .lookup = INTS(7, -5, 1), .vocabulary = 3, .params = { .pad_id = 1 } };
+    windows w = { .num_tokens = 4,
+                  .max_ngram = 2,
+                  .num_requests = 1,
+                  .ids = INTS(2, -1, 3, INT32_MIN),
+                  .lookup = INTS(7, -5, 1),
+                  .vocabulary = 3,
+                  .params = { .pad_id = 1 } };
     check_windows(w, INTS(1, 1, -1, 1, 3, -1, INT32_MIN, 3));
     w.history = INTS(0);
     check_windows(w, INTS(1, 7, -1, 1, 3, -1, INT32_MIN, 3));
 }
 
-TEST(boundaries)        /* in no order, out of range: held to the range and to the largest before */
+TEST(boundaries) /* in no order, out of range: held to the range and to the largest before */
 {
     const int32_t ids[] = { 1, 2, 3, 4, 5, 6 };
     windows w = { .num_tokens = 6, .max_ngram = 2, .num_requests = 4, .ids = ids, .params = { .pad_id = 0 } };
-    w.cu_seqlens = INTS(0, 2, 2, 2, 6);         /* two are empty */
+    w.cu_seqlens = INTS(0, 2, 2, 2, 6); /* two are empty */
     check_windows(w, INTS(1, 0, 2, 1, 3, 0, 4, 3, 5, 4, 6, 5));
-    w.cu_seqlens = INTS(1, 3, 3, 4, 5);         /* the first and the last token have no sequence */
+    w.cu_seqlens = INTS(1, 3, 3, 4, 5); /* the first and the last token have no sequence */
     check_windows(w, INTS(0, 0, 2, 0, 3, 2, 4, 0, 5, 0, 0, 0));
     w.cu_seqlens = INTS(-7, 4, 2, 4, INT32_MAX);
     check_windows(w, INTS(1, 0, 2, 1, 3, 2, 4, 3, 5, 0, 6, 5));
@@ -90,7 +101,7 @@ TEST(graph) { check_replayed("engram_ngram_windows", "num_tokens=300 requests=7 
 
 /* ---- nothing to do ---- */
 
-TEST(empty)     /* no data and no driver */
+TEST(empty) /* no data and no driver */
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
     for (int d = 0; d < 2; d++) {

@@ -14,8 +14,8 @@ typedef struct {
     const int32_t *ids, *cu_seqlens, *history, *start_pos, *slots, *map, *vocab_sizes, *offsets;
     const int64_t *multipliers;
     const bool *mask;
-    int32_t *ring;                      /* gets what the call makes of it */
-    tgl_engram_ngram ngram;             /* its scalars */
+    int32_t *ring;          /* gets what the call makes of it */
+    tgl_engram_ngram ngram; /* its scalars */
 } call;
 
 static DLTensor *place_given(const backend *b, tensor *t, tgl_dtype dtype, int ndim, const int64_t *shape,
@@ -81,14 +81,24 @@ TEST(worked_example)
 {
     /* doc: rows */
     const int64_t multipliers[] = { 3, 5, 7, 9 };
-    const int32_t vocab_sizes[] = { 19, 23, 29 }, offsets[] = { 0, 19, 42 };            /* N = 4, J = 1 */
-    const int32_t map[] = { 0, 3, 6, 9, 2, 5, 8, 1, 4, 7 };                             /* id -> 3 id mod 10 */
+    const int32_t vocab_sizes[] = { 19, 23, 29 }, offsets[] = { 0, 19, 42 }; /* N = 4, J = 1 */
+    const int32_t map[] = { 0, 3, 6, 9, 2, 5, 8, 1, 4, 7 };                  /* id -> 3 id mod 10 */
     const int32_t ids[] = { 4, 7, 1, 8, /**/ 5, 2, /**/ 6 }, cu_seqlens[] = { 0, 4, 6 };
     const bool image_token_mask[] = { false, false, true, false, false, false, false };
-    const int32_t history[] = { 3, -1, 9, /**/ 7, 7, 8 };                               /* oldest first */
-    call c = { .num_tokens = 7, .max_ngram = 4, .num_heads = 1, .num_requests = 2, .vocabulary = 10,
-               .ids = ids, .mask = image_token_mask, .cu_seqlens = cu_seqlens, .history = history, .map = map,
-               .multipliers = multipliers, .vocab_sizes = vocab_sizes, .offsets = offsets,
+    const int32_t history[] = { 3, -1, 9, /**/ 7, 7, 8 }; /* oldest first */
+    call c = { .num_tokens = 7,
+               .max_ngram = 4,
+               .num_heads = 1,
+               .num_requests = 2,
+               .vocabulary = 10,
+               .ids = ids,
+               .mask = image_token_mask,
+               .cu_seqlens = cu_seqlens,
+               .history = history,
+               .map = map,
+               .multipliers = multipliers,
+               .vocab_sizes = vocab_sizes,
+               .offsets = offsets,
                .ngram = { .pad_id = 6 } };
     // clang-format off: rows of tokens
     check_rows(c, INTS(18, 34, 70,              /* window 2 7 6 6: 4 and 9 mapped, -1 cuts; hashes 6, 37, 15, 57 */
@@ -108,8 +118,14 @@ TEST(stop_id)
     /* doc: stop */
     const int64_t multipliers[] = { 3, 5, 7 };
     const int32_t vocab_sizes[] = { 19, 23 }, offsets[] = { 0, 19 }, ids[] = { 5, 9, 2, 9, 9, 4 };
-    call c = { .num_tokens = 6, .max_ngram = 3, .num_heads = 1, .num_requests = 1, .ids = ids,
-               .multipliers = multipliers, .vocab_sizes = vocab_sizes, .offsets = offsets,
+    call c = { .num_tokens = 6,
+               .max_ngram = 3,
+               .num_heads = 1,
+               .num_requests = 1,
+               .ids = ids,
+               .multipliers = multipliers,
+               .vocab_sizes = vocab_sizes,
+               .offsets = offsets,
                .ngram = { .pad_id = 9, .has_stop_id = true, .stop_id = 9 } };
     check_rows(c, INTS(15, 25, /**/ 2, 34, /**/ 5, 39, /**/ 17, 19, /**/ 16, 28, /**/ 14, 26));
     /* end */
@@ -134,15 +150,15 @@ static int32_t make_columns(int32_t from, int count, int32_t *sizes, int32_t *of
     return from;
 }
 
-static void check_columns(const backend *b, const int32_t *rows, int64_t columns, int64_t token, const int *which, int count,
-                          const int32_t *want)
+static void check_columns(const backend *b, const int32_t *rows, int64_t columns, int64_t token, const int *which,
+                          int count, const int32_t *want)
 {
     int32_t seen[8];
     for (int i = 0; i < count; i++) seen[i] = rows[token * columns + which[i]];
     check_same(b, "rows of a model", seen, want, count);
 }
 
-TEST(constants_of_deepseek_v4_1)        /* columns of order 2, 3 and 4: the first and the last of each */
+TEST(constants_of_deepseek_v4_1) /* columns of order 2, 3 and 4: the first and the last of each */
 {
     static const int which[] = { 0, 7, 8, 15, 16, 23 };
     static const int64_t multipliers[2][4] = { { 76632096046245, 4839876093313, 35959672319349, 73987337458391 },
@@ -157,9 +173,15 @@ TEST(constants_of_deepseek_v4_1)        /* columns of order 2, 3 and 4: the firs
         CHECK_INT(sizes[0], l ? 16000477 : 16000057);
         CHECK_INT(last, l ? 16000889 : 16000463);
         CHECK_INT(offsets[23], l ? 368015793 : 368005705);
-        const call c = { .num_tokens = 4, .max_ngram = 4, .num_heads = 8, .num_requests = 1,
-                         .ids = INTS(17, 4, 99091, 0), .multipliers = multipliers[l], .vocab_sizes = sizes,
-                         .offsets = offsets, .ngram = { .pad_id = 2 } };
+        const call c = { .num_tokens = 4,
+                         .max_ngram = 4,
+                         .num_heads = 8,
+                         .num_requests = 1,
+                         .ids = INTS(17, 4, 99091, 0),
+                         .multipliers = multipliers[l],
+                         .vocab_sizes = sizes,
+                         .offsets = offsets,
+                         .ngram = { .pad_id = 2 } };
         FOR_BACKENDS(b) {
             call_rows(b, &c, rows);
             check_columns(b, rows, 24, 0, which, 6, first[l]);
@@ -179,9 +201,15 @@ TEST(constants_of_qwen3_8)
                                         { 4401500, 157487094, 164417016, 310576508 } };
     int32_t sizes[16], offsets[16], rows[5 * 16];
     CHECK_INT(make_columns(20000000, 16, sizes, offsets), 20000171);
-    const call c = { .num_tokens = 5, .max_ngram = 3, .num_heads = 8, .num_requests = 1,
-                     .ids = INTS(248044, 100, 200, 248044, 300), .multipliers = multipliers, .vocab_sizes = sizes,
-                     .offsets = offsets, .ngram = { .pad_id = 248044, .has_stop_id = true, .stop_id = 248044 } };
+    const call c = { .num_tokens = 5,
+                     .max_ngram = 3,
+                     .num_heads = 8,
+                     .num_requests = 1,
+                     .ids = INTS(248044, 100, 200, 248044, 300),
+                     .multipliers = multipliers,
+                     .vocab_sizes = sizes,
+                     .offsets = offsets,
+                     .ngram = { .pad_id = 248044, .has_stop_id = true, .stop_id = 248044 } };
     FOR_BACKENDS(b) {
         call_rows(b, &c, rows);
         for (int t = 0; t < 5; t++) check_columns(b, rows, 16, t, which, 4, want[t]);
@@ -210,24 +238,26 @@ static void check_window(call c, int64_t token, const int32_t *want)
         }
     }
 }
-#define WINDOW(...) INTS(0, __VA_ARGS__)        /* slot 0 has no column of its own */
+#define WINDOW(...) INTS(0, __VA_ARGS__) /* slot 0 has no column of its own */
 
 TEST(what_cuts_a_window)
 {
-    call c = { .num_tokens = 6, .max_ngram = 4, .num_requests = 1, .ids = INTS(1, 2, 3, 4, 5, 6), .ngram = { .pad_id = 77 } };
+    call c = {
+        .num_tokens = 6, .max_ngram = 4, .num_requests = 1, .ids = INTS(1, 2, 3, 4, 5, 6), .ngram = { .pad_id = 77 }
+    };
     check_window(c, 5, WINDOW(5, 4, 3));
     check_window(c, 1, WINDOW(1, 77, 77));
-    c.mask = (bool[]){ false, false, false, true, false, false };       /* that slot and all older ones */
+    c.mask = (bool[]){ false, false, false, true, false, false }; /* that slot and all older ones */
     check_window(c, 5, WINDOW(5, 77, 77));
     c.mask = NULL, c.ngram.has_stop_id = true, c.ngram.stop_id = 4;
     check_window(c, 5, WINDOW(5, 77, 77));
-    check_window(c, 3, WINDOW(3, 2, 1));        /* the token itself is the stop */
-    c.map = INTS(0, 4, 14, 13, 11, 15, 16), c.vocabulary = 7;           /* what is mapped to 4 is none, what 4 becomes is */
+    check_window(c, 3, WINDOW(3, 2, 1));                      /* the token itself is the stop */
+    c.map = INTS(0, 4, 14, 13, 11, 15, 16), c.vocabulary = 7; /* what is mapped to 4 is none, what 4 becomes is */
     check_window(c, 3, WINDOW(13, 14, 4));
     check_window(c, 5, WINDOW(15, 77, 77));
-    c.ngram.has_stop_id = false, c.ngram.pad_id = 3;                    /* is not mapped again */
+    c.ngram.has_stop_id = false, c.ngram.pad_id = 3; /* is not mapped again */
     check_window(c, 2, WINDOW(14, 4, 3));
-    c.vocabulary = 5;                           /* 5 and 6 are not in the map: dead */
+    c.vocabulary = 5; /* 5 and 6 are not in the map: dead */
     check_window(c, 3, WINDOW(13, 14, 4));
     c.ngram.hash_masked = true;
     check_window(c, 5, WINDOW(3, 3, 3));
@@ -235,16 +265,20 @@ TEST(what_cuts_a_window)
 
 TEST(requests_do_not_see_each_other)
 {
-    call c = { .num_tokens = 6, .max_ngram = 4, .num_requests = 4, .ids = INTS(1, 2, 3, 4, 5, 6),
-               .cu_seqlens = INTS(0, 2, 2, 2, 6), .ngram = { .pad_id = 77 } };
+    call c = { .num_tokens = 6,
+               .max_ngram = 4,
+               .num_requests = 4,
+               .ids = INTS(1, 2, 3, 4, 5, 6),
+               .cu_seqlens = INTS(0, 2, 2, 2, 6),
+               .ngram = { .pad_id = 77 } };
     check_window(c, 2, WINDOW(77, 77, 77));
     check_window(c, 3, WINDOW(3, 77, 77));
     c.history = INTS(11, 12, 13, /**/ 21, 22, 23, /**/ 31, 32, 33, /**/ 41, 42, 43);
     check_window(c, 0, WINDOW(13, 12, 11));
-    check_window(c, 1, WINDOW(1, 13, 12));      /* the chunk's second token */
+    check_window(c, 1, WINDOW(1, 13, 12)); /* the chunk's second token */
     check_window(c, 2, WINDOW(43, 42, 41));
     check_window(c, 4, WINDOW(4, 3, 43));
-    c.start_pos = INTS(1, 0, 0, -5);            /* so much of it is of the request */
+    c.start_pos = INTS(1, 0, 0, -5); /* so much of it is of the request */
     check_window(c, 0, WINDOW(13, 77, 77));
     check_window(c, 1, WINDOW(1, 13, 77));
     check_window(c, 2, WINDOW(77, 77, 77));
@@ -253,12 +287,20 @@ TEST(requests_do_not_see_each_other)
 TEST(a_ring_by_position)
 {
     int32_t ring[] = { 10, 11, 12, 13, 14, /**/ 20, 21, 22, 23, 24, /**/ 30, 31, 32, 33, 34 };
-    call c = { .num_tokens = 4, .max_ngram = 4, .num_requests = 2, .ids = INTS(1, 2, 3, 4), .cu_seqlens = INTS(0, 2, 4),
-               .start_pos = INTS(6, 2), .slots = INTS(2, 0), .ring = ring, .num_slots = 3, .ring_size = 5,
+    call c = { .num_tokens = 4,
+               .max_ngram = 4,
+               .num_requests = 2,
+               .ids = INTS(1, 2, 3, 4),
+               .cu_seqlens = INTS(0, 2, 4),
+               .start_pos = INTS(6, 2),
+               .slots = INTS(2, 0),
+               .ring = ring,
+               .num_slots = 3,
+               .ring_size = 5,
                .ngram = { .pad_id = 77 } };
-    check_window(c, 0, WINDOW(30, 34, 33));     /* positions 5, 4, 3 */
+    check_window(c, 0, WINDOW(30, 34, 33)); /* positions 5, 4, 3 */
     check_window(c, 1, WINDOW(1, 30, 34));
-    check_window(c, 2, WINDOW(11, 10, 77));     /* position -1 is none, whatever the slot's last owner left there */
+    check_window(c, 2, WINDOW(11, 10, 77)); /* position -1 is none, whatever the slot's last owner left there */
     c.slots = INTS(-1, 3);
     check_window(c, 0, WINDOW(77, 77, 77));
     check_window(c, 3, WINDOW(3, 77, 77));
@@ -268,10 +310,21 @@ TEST(what_the_ring_keeps)
 {
     const int64_t multipliers[] = { 1, 1, 1 };
     const bool mask[] = { false, true, false, false, false, false, false };
-    call c = { .num_tokens = 7, .max_ngram = 3, .num_heads = 1, .num_requests = 3, .ids = INTS(1, 2, -4, 9, 5, 6, 7),
-               .mask = mask, .cu_seqlens = INTS(0, 5, 5, 7), .start_pos = INTS(4, 1, 2), .num_slots = 3, .ring_size = 4,
-               .vocabulary = 8, .map = INTS(0, 0, 0, 0, 0, 0, 0, 0), .multipliers = multipliers,
-               .vocab_sizes = INTS(5, 5), .offsets = INTS(0, 0) };
+    call c = { .num_tokens = 7,
+               .max_ngram = 3,
+               .num_heads = 1,
+               .num_requests = 3,
+               .ids = INTS(1, 2, -4, 9, 5, 6, 7),
+               .mask = mask,
+               .cu_seqlens = INTS(0, 5, 5, 7),
+               .start_pos = INTS(4, 1, 2),
+               .num_slots = 3,
+               .ring_size = 4,
+               .vocabulary = 8,
+               .map = INTS(0, 0, 0, 0, 0, 0, 0, 0),
+               .multipliers = multipliers,
+               .vocab_sizes = INTS(5, 5),
+               .offsets = INTS(0, 0) };
     FOR_BACKENDS(b) {
         int32_t ring[] = { 10, 11, 12, 13, 20, 21, 22, 23, 30, 31, 32, 33 }, rows[14];
         c.ring = ring;
@@ -289,10 +342,16 @@ TEST(what_the_ring_keeps)
 /* ---- state that rolls back by itself ---- */
 
 enum { LONGEST = 48, REQUESTS = 3, MAX_CHUNK = 24 };
-typedef struct { int32_t ids[LONGEST]; bool mask[LONGEST]; int32_t rows[LONGEST * 3]; int64_t length, next; } sequence;
+typedef struct {
+    int32_t ids[LONGEST];
+    bool mask[LONGEST];
+    int32_t rows[LONGEST * 3];
+    int64_t length, next;
+} sequence;
 
 static const int64_t sequence_multipliers[] = { 76632096046245, 4839876093313, 35959672319349, 73987337458391 };
-static const int32_t sequence_sizes[] = { 16000057, 16000063, 16000067 }, sequence_offsets[] = { 0, 16000057, 32000120 };
+static const int32_t sequence_sizes[] = { 16000057, 16000063, 16000067 },
+                     sequence_offsets[] = { 0, 16000057, 32000120 };
 
 /* A new one, and the rows of all its tokens at once. */
 static void start_sequence(const backend *b, test_random *r, sequence *s, call c)
@@ -314,8 +373,12 @@ static int run_schedule(const backend *b, int number, int64_t max_ngram, int64_t
     int32_t rows[REQUESTS * MAX_CHUNK * 3];
     bool mask[REQUESTS * MAX_CHUNK];
     int num_wrong = 0;
-    call c = { .max_ngram = max_ngram, .num_heads = 1, .multipliers = sequence_multipliers, .vocab_sizes = sequence_sizes,
-               .offsets = sequence_offsets, .ngram = { .pad_id = 4, .has_stop_id = true, .stop_id = 6 } };
+    call c = { .max_ngram = max_ngram,
+               .num_heads = 1,
+               .multipliers = sequence_multipliers,
+               .vocab_sizes = sequence_sizes,
+               .offsets = sequence_offsets,
+               .ngram = { .pad_id = 4, .has_stop_id = true, .stop_id = 6 } };
     for (int i = 0; i < REQUESTS * 32; i++) ring[i] = (int32_t)test_below(&r, 9);
     for (int i = 0; i < REQUESTS; i++) slots[i] = (i + number) % REQUESTS, start_sequence(b, &r, &all[i], c);
     c.ids = ids, c.mask = mask, c.cu_seqlens = cu, c.start_pos = start, c.slots = slots, c.num_requests = REQUESTS;
@@ -334,7 +397,7 @@ static int run_schedule(const backend *b, int number, int64_t max_ngram, int64_t
             const bool is_draft = test_below(&r, 3) > 0;
             int64_t q = test_below(&r, (is_draft ? max_draft : MAX_CHUNK) + 1);
             if (!is_draft && q > left) q = left;
-            right[i] = q < left ? q : left;                 /* tokens that are the sequence's */
+            right[i] = q < left ? q : left; /* tokens that are the sequence's */
             if (is_draft && right[i] > 0) right[i] = test_below(&r, right[i] + 1);
             accepted[i] = is_draft ? test_below(&r, right[i] + 1) : q;
             start[i] = (int32_t)s->next, cu[i + 1] = cu[i] + (int32_t)q;
@@ -355,18 +418,19 @@ static int run_schedule(const backend *b, int number, int64_t max_ngram, int64_t
     return num_wrong;
 }
 
-TEST(schedules)         /* give the rows of the uncut run, whatever was rejected */
+TEST(schedules) /* give the rows of the uncut run, whatever was rejected */
 {
     FOR_BACKENDS(b) {
         const int count = b->is_emulated && !test_slow() ? 40 : 300;
         for (int i = 0; i < count; i++) {
             const int64_t n = 2 + i % 3, q = 1 + i / 3 % 6;
-            CHECK_THAT(run_schedule(b, i, n, q, n - 1 + q) == 0, "%s: schedule %d, %lld drafts", b->name, i, (long long)q);
+            CHECK_THAT(run_schedule(b, i, n, q, n - 1 + q) == 0, "%s: schedule %d, %lld drafts", b->name, i,
+                       (long long)q);
         }
     }
 }
 
-TEST(a_ring_that_is_too_short_shows)    /* so the test above can fail */
+TEST(a_ring_that_is_too_short_shows) /* so the test above can fail */
 {
     int num_wrong = 0;
     for (int i = 0; i < 300; i++) {
@@ -378,11 +442,12 @@ TEST(a_ring_that_is_too_short_shows)    /* so the test above can fail */
 
 /* ---- one launch ---- */
 
-TEST(graph)     /* a replay reads what changed: start_pos and ids are the caller's, the ring is its own */
+TEST(graph) /* a replay reads what changed: start_pos and ids are the caller's, the ring is its own */
 {
     check_replayed("engram_rows", "num_tokens=70 max_ngram=4 requests=7 past=history mask=some vocabulary=90000", 1);
     check_replayed("engram_rows",
-                   "num_tokens=70 max_ngram=4 requests=7 past=ring start=small slots=shuffled ids=small keep_ring=1", 1);
+                   "num_tokens=70 max_ngram=4 requests=7 past=ring start=small slots=shuffled ids=small keep_ring=1",
+                   1);
 }
 
 TEST(num_sms)
@@ -393,7 +458,7 @@ TEST(num_sms)
 
 /* ---- nothing to do ---- */
 
-TEST(empty)     /* no data and no driver */
+TEST(empty) /* no data and no driver */
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
     for (int d = 0; d < 2; d++) {
@@ -415,7 +480,7 @@ extern tgl_signature tgl_engram_rows_signature;
 static tgl_status invoke(DLTensor *const *t, const void *params)
 {
     const tgl_engram_batch batch = { .cu_seqlens = t[4], .start_pos = t[5], .slots = t[6] };
-    if (!params) return tgl_fail(TGL_ERR_ARGUMENT, "params: is NULL, want a struct");   /* which has tensors, too */
+    if (!params) return tgl_fail(TGL_ERR_ARGUMENT, "params: is NULL, want a struct"); /* which has tensors, too */
     tgl_engram_ngram ngram;
     memcpy(&ngram, params, sizeof ngram);
     ngram.token_map = t[7], ngram.multipliers = t[8], ngram.vocab_sizes = t[9], ngram.offsets = t[10];
@@ -464,7 +529,8 @@ TEST(errors_of_structs)
     };
     make(&ids, NULL, cpu, TGL_I32, 1, SHAPE(0));
     CHECK_FAILS(tgl_engram_rows(&ids.t, NULL, NULL, NULL, make(&rows, NULL, cpu, TGL_I32, 3, SHAPE(2, 0, 16)), &batch,
-                                &ngram, NULL), TGL_ERR_ARGUMENT, "reserved[2]: is 5, want 0");
+                                &ngram, NULL),
+                TGL_ERR_ARGUMENT, "reserved[2]: is 5, want 0");
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

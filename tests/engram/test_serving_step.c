@@ -5,20 +5,37 @@
 #include "replay.h"
 #include "tegula/experimental.h"
 
-#include "cuda/on_device.h"     /* last: its `cu` would hide those of the others */
+#include "cuda/on_device.h" /* last: its `cu` would hide those of the others */
 
 enum {
-    NGRAM = 3, HEADS = 4, COLUMNS = (NGRAM - 1) * HEADS, DIM = 64, GROUPS = DIM / 32, PACKED = DIM + GROUPS,
-    STREAMS = 3, HIDDEN = COLUMNS * DIM / (STREAMS + 1), VOCABULARY = 50, RING = 7,
-    STEPS = 4, CHUNK_0 = 5, CHUNK_1 = 3, TOKENS = CHUNK_0 + CHUNK_1, ALL = STEPS * TOKENS,
-    X_BYTES = STREAMS * HIDDEN * 2, STAGING = (ALL * COLUMNS * 4 + 255) / 256 * 256 + ALL * COLUMNS * PACKED
+    NGRAM = 3,
+    HEADS = 4,
+    COLUMNS = (NGRAM - 1) * HEADS,
+    DIM = 64,
+    GROUPS = DIM / 32,
+    PACKED = DIM + GROUPS,
+    STREAMS = 3,
+    HIDDEN = COLUMNS * DIM / (STREAMS + 1),
+    VOCABULARY = 50,
+    RING = 7,
+    STEPS = 4,
+    CHUNK_0 = 5,
+    CHUNK_1 = 3,
+    TOKENS = CHUNK_0 + CHUNK_1,
+    ALL = STEPS * TOKENS,
+    X_BYTES = STREAMS * HIDDEN * 2,
+    STAGING = (ALL * COLUMNS * 4 + 255) / 256 * 256 + ALL * COLUMNS * PACKED
 };
 static const int32_t sizes[COLUMNS] = { 31, 37, 41, 43, 47, 53, 59, 61 };
 enum { ROWS = 31 + 37 + 41 + 43 + 47 + 53 + 59 + 61 };
 static const int64_t multipliers[NGRAM] = { 76632096046245, 4839876093313, 35959672319349 };
 
 /* What a step reads: chunk i of both requests. */
-typedef struct { int32_t ids[ALL], cu[3], start[2]; bool mask[ALL]; uint16_t x[ALL][STREAMS * HIDDEN]; } inputs;
+typedef struct {
+    int32_t ids[ALL], cu[3], start[2];
+    bool mask[ALL];
+    uint16_t x[ALL][STREAMS * HIDDEN];
+} inputs;
 
 static void take_chunk(const inputs *whole, int step, inputs *chunk)
 {
@@ -50,7 +67,7 @@ static void open_layer(layer *m, const backend *b, int64_t num_tokens, bool is_s
     *m = (layer){ .b = b, .is_staged = is_staged, .num_tokens = num_tokens };
     for (int i = 1; i < COLUMNS; i++) offsets[i] = offsets[i - 1] + sizes[i - 1];
     for (int i = 0; i < VOCABULARY; i++) map[i] = i * 7 % 23;
-    for (int i = 0; i < 2 * RING; i++) empty[i / RING][i % RING] = 33;         /* stale: of an earlier request */
+    for (int i = 0; i < 2 * RING; i++) empty[i / RING][i % RING] = 33; /* stale: of an earlier request */
     for (int i = 0; i < 2 * STREAMS * HIDDEN; i++)
         case_encode(TGL_BF16, (double)case_random_below(5, i, 200) / 100 - 1, &weights[0][0] + i);
     for (int i = 0; i < 3; i++) {
@@ -92,9 +109,9 @@ static void open_layer(layer *m, const backend *b, int64_t num_tokens, bool is_s
 
 static void close_layer(layer *m)
 {
-    tensor *const on_device[] = { &m->ids, &m->mask, &m->cu, &m->start, &m->ring, &m->map, &m->multipliers,
-                                  &m->sizes, &m->offsets, &m->rows, &m->kv, &m->x, &m->weight_hidden,
-                                  &m->weight_embed, &m->packed };
+    tensor *const on_device[] = { &m->ids,           &m->mask,         &m->cu,      &m->start, &m->ring, &m->map,
+                                  &m->multipliers,   &m->sizes,        &m->offsets, &m->rows,  &m->kv,   &m->x,
+                                  &m->weight_hidden, &m->weight_embed, &m->packed };
     tensor *const on_host[] = { &m->table, &m->sf, &m->staging };
     for (size_t i = 0; i < sizeof on_device / sizeof *on_device; i++) discard(m->b, on_device[i]);
     for (size_t i = 0; i < 3; i++) backend_host_free(m->b, on_host[i]->t.data);
@@ -114,8 +131,11 @@ static tgl_status step(void *context)
 {
     layer *m = context;
     const tgl_engram_batch batch = { .cu_seqlens = &m->cu.t, .start_pos = &m->start.t };
-    const tgl_engram_ngram ngram = { .token_map = &m->map.t, .multipliers = &m->multipliers.t,
-                                     .vocab_sizes = &m->sizes.t, .offsets = &m->offsets.t, .pad_id = 2 };
+    const tgl_engram_ngram ngram = { .token_map = &m->map.t,
+                                     .multipliers = &m->multipliers.t,
+                                     .vocab_sizes = &m->sizes.t,
+                                     .offsets = &m->offsets.t,
+                                     .pad_id = 2 };
     const tgl_engram_lookup_params few = { .num_sms = 2, .constant_table = true }, unpack = { 0 };
     const tgl_engram_gate_params gate = { .eps = 1e-20f, .clamp_value = 1e-6f, .sign = TGL_ENGRAM_SIGN_BIT };
     TGL_TRY(tgl_engram_rows(&m->ids.t, &m->mask.t, NULL, &m->ring.t, &m->rows.t, &batch, &ngram, m->b->stream));
@@ -179,7 +199,7 @@ static void check_steps(const backend *b, bool is_staged, bool in_graph)
         LOAD_DRIVER();
         take_chunk(&whole, 0, &chunk);
         upload_inputs(&m, &chunk);
-        CHECK_OK(step(&m));                             /* loads the kernels; step 0 comes again below */
+        CHECK_OK(step(&m)); /* loads the kernels; step 0 comes again below */
         CHECK_OK(backend_wait(b, b->stream));
         REQUIRE(CHECK_OK(tgl_context_enter(b->device.device_id, b->stream, &guard)));
         CU(StreamBeginCapture(b->stream, TGL_CU_CAPTURE_THREAD_LOCAL));
@@ -204,8 +224,14 @@ static void check_steps(const backend *b, bool is_staged, bool in_graph)
     close_layer(&m);
 }
 
-TEST(chain) { FOR_BACKENDS(b) check_steps(b, false, false); }
-TEST(chain_with_staging) { FOR_BACKENDS(b) check_steps(b, true, false); }
+TEST(chain)
+{
+    FOR_BACKENDS(b) check_steps(b, false, false);
+}
+TEST(chain_with_staging)
+{
+    FOR_BACKENDS(b) check_steps(b, true, false);
+}
 TEST(graph)
 {
     FOR_BACKENDS(b)
@@ -217,7 +243,7 @@ TEST(graph_with_staging)
         if (backend_has_graphs(b)) check_steps(b, true, true);
 }
 
-TEST(chain_that_runs_later)     /* all of a step is enqueued before any of it runs */
+TEST(chain_that_runs_later) /* all of a step is enqueued before any of it runs */
 {
     NEED_EMULATOR();
     IN_CHILD("EMU_LAZY=1");
@@ -230,7 +256,7 @@ TEST(chain_with_staging_that_runs_later)
     FOR_BACKENDS(b) check_steps(b, true, false);
 }
 
-TEST(programmatic)      /* every launch of the chain may begin before the one before has ended */
+TEST(programmatic) /* every launch of the chain may begin before the one before has ended */
 {
     NEED_EMULATOR();
     FOR_BACKENDS(b) {

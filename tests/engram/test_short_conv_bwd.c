@@ -12,7 +12,10 @@ typedef struct {
     float x[MOST], go[MOST], norm[64], conv[256], bias[64];
     tgl_engram_short_conv_params params;
 } call;
-typedef struct { uint16_t grad_x[MOST]; float norm[64], conv[256], bias[64]; } answer;
+typedef struct {
+    uint16_t grad_x[MOST];
+    float norm[64], conv[256], bias[64];
+} answer;
 
 static void gradients(const backend *b, const call *c, answer *a)
 {
@@ -81,7 +84,7 @@ static double slope(const call *c, inputs *in, double *at)
 /* What the forward rounds to bf16 is not rounded here: a relative 2^-9 of terms that partly cancel. */
 static bool is_close(float seen, double want) { return fabs((double)seen - want) <= 0.02 * fabs(want) + 0.05; }
 
-TEST(finite_differences)        /* taps 2 to 4, with and without SiLU and skip, weights as they are and minus 1 */
+TEST(finite_differences) /* taps 2 to 4, with and without SiLU and skip, weights as they are and minus 1 */
 {
     static call c;
     static answer a;
@@ -91,9 +94,13 @@ TEST(finite_differences)        /* taps 2 to 4, with and without SiLU and skip, 
             char name[32];
             snprintf(name, sizeof name, "differences %d", n);
             test_random r = test_seed(name);
-            c = (call){ .tokens = 9, .streams = 2, .hidden = 5, .taps = 2 + n % 3,
-                        .params = { .dilation = 1 + n % 4, .no_activation = n & 1, .add_input = n & 2,
-                                    .zero_centered = n & 4 } };
+            c = (call){
+                .tokens = 9,
+                .streams = 2,
+                .hidden = 5,
+                .taps = 2 + n % 3,
+                .params = { .dilation = 1 + n % 4, .no_activation = n & 1, .add_input = n & 2, .zero_centered = n & 4 }
+            };
             float *const all[] = { c.x, c.go, c.norm, c.conv, c.bias };
             const int counts[] = { MOST, MOST, 64, 256, 64 };
             for (int k = 0; k < 5; k++)
@@ -104,8 +111,8 @@ TEST(finite_differences)        /* taps 2 to 4, with and without SiLU and skip, 
             for (int i = 0; i < 256; i++) in.conv[i] = (double)c.conv[i];
             gradients(b, &c, &a);
             for (int i = 0; i < 90; i++)
-                CHECK_THAT(is_close(value(a.grad_x[i]), slope(&c, &in, &in.x[i])), "%s: %s, x %d: %g %g", b->name,
-                           name, i, (double)value(a.grad_x[i]), slope(&c, &in, &in.x[i]));
+                CHECK_THAT(is_close(value(a.grad_x[i]), slope(&c, &in, &in.x[i])), "%s: %s, x %d: %g %g", b->name, name,
+                           i, (double)value(a.grad_x[i]), slope(&c, &in, &in.x[i]));
             for (int i = 0; i < 10; i++)
                 CHECK(is_close(a.norm[i], slope(&c, &in, &in.norm[i])) &&
                       is_close(a.bias[i], slope(&c, &in, &in.bias[i])));
@@ -143,10 +150,11 @@ TEST(an_infinite_rstd)
 
 TEST(devices_agree_to_the_bit)
 {
-    check_same_bits("engram_short_conv_bwd", CASE_LINES(
-        "num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some num_partials=3",
-        "num_tokens=12 num_streams=1 hidden=2560 num_partials=1",
-        "num_tokens=11 num_streams=1 hidden=64 kernel_size=5 num_partials=2"), 1);
+    check_same_bits("engram_short_conv_bwd",
+                    CASE_LINES("num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some num_partials=3",
+                               "num_tokens=12 num_streams=1 hidden=2560 num_partials=1",
+                               "num_tokens=11 num_streams=1 hidden=64 kernel_size=5 num_partials=2"),
+                    1);
 }
 
 TEST(graph)
@@ -176,8 +184,8 @@ static tgl_status invoke(DLTensor *const *t, const void *params)
     return tgl_engram_short_conv_bwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[8], t[9], t[10], t[11], &batch, params,
                                      NULL);
 }
-#define GOOD_CALL                                                                                        \
-    &tgl_engram_short_conv_bwd_signature,                                                                \
+#define GOOD_CALL                         \
+    &tgl_engram_short_conv_bwd_signature, \
         "num_tokens=3 num_streams=2 hidden=8 kernel_size=2 num_requests=2 num_partials=2", invoke
 
 TEST(errors)

@@ -14,7 +14,7 @@ typedef struct {
     float x[MOST], residual[MOST], norm[64], conv[512];
     bool has_residual, has_mask, mask[256];
     const int32_t *cu_seqlens, *start_pos, *slots;
-    uint16_t *ring;                     /* gets what the call makes of it; NULL: none */
+    uint16_t *ring; /* gets what the call makes of it; NULL: none */
     tgl_engram_short_conv_params params;
 } call;
 
@@ -38,12 +38,13 @@ static void call_conv(const backend *b, const call *c, uint16_t *out)
     DLTensor *given = place_given(b, &ring, TGL_BF16, ring_elements, c->ring), ring_tensor;
     if (given) ring_tensor = *given, ring_tensor.ndim = 4, ring_tensor.shape = ring_shape, ring_tensor.strides = NULL;
     residual.t.data = NULL;
-    CHECK_OK(tgl_engram_short_conv_fwd(
-        put(b, &x, TGL_BF16, 3, rows, c->x), put(b, &norm, TGL_F32, 2, rows + 1, c->norm),
-        put(b, &conv, TGL_BF16, 2, SHAPE(c->streams * c->hidden, c->taps), c->conv), NULL,
-        c->has_residual ? put(b, &residual, TGL_BF16, 3, rows, c->residual) : NULL,
-        place_given(b, &mask, TGL_BOOL, c->tokens, c->has_mask ? c->mask : NULL), given ? &ring_tensor : NULL,
-        place(b, &made, TGL_BF16, 3, rows, NULL), NULL, &batch, &c->params, b->stream));
+    CHECK_OK(tgl_engram_short_conv_fwd(put(b, &x, TGL_BF16, 3, rows, c->x),
+                                       put(b, &norm, TGL_F32, 2, rows + 1, c->norm),
+                                       put(b, &conv, TGL_BF16, 2, SHAPE(c->streams * c->hidden, c->taps), c->conv),
+                                       NULL, c->has_residual ? put(b, &residual, TGL_BF16, 3, rows, c->residual) : NULL,
+                                       place_given(b, &mask, TGL_BOOL, c->tokens, c->has_mask ? c->mask : NULL),
+                                       given ? &ring_tensor : NULL, place(b, &made, TGL_BF16, 3, rows, NULL), NULL,
+                                       &batch, &c->params, b->stream));
     fetch(b, &made, out);
     if (given) fetch(b, &ring, c->ring);
     tensor *const rest[] = { &x, &norm, &conv, &residual, &mask, &cu, &start, &slots };
@@ -66,24 +67,30 @@ TEST(worked_example)
 {
     /* doc: short_conv */
     static call c = {
-        .tokens = 6, .streams = 1, .hidden = 2, .taps = 2, .requests = 1,
+        .tokens = 6,
+        .streams = 1,
+        .hidden = 2,
+        .taps = 2,
+        .requests = 1,
         .x = { 3, 4, /**/ 1, -1, /**/ 0, 2, /**/ -2, 2, /**/ 1, 1, /**/ 2, 0 },
-        .norm = { 1, 2 }, .conv = { 0.5f, 1, /**/ -1, 0.25f }, .params = { .dilation = 3, .add_input = true },
+        .norm = { 1, 2 },
+        .conv = { 0.5f, 1, /**/ -1, 0.25f },
+        .params = { .dilation = 3, .add_input = true },
     };
-    const float out[] = { 3.59375f, 4.375f, /**/ 1.734375f, -1.1875f, /**/ 0, 2.46875f,
-                          -2.203125f, 1.7421875f, /**/ 2.21875f, 3.3125f, /**/ 3.140625f, -0.158203125f };
+    const float out[] = { 3.59375f,   4.375f,     /**/ 1.734375f, -1.1875f, /**/ 0,         2.46875f,
+                          -2.203125f, 1.7421875f, /**/ 2.21875f,  3.3125f,  /**/ 3.140625f, -0.158203125f };
     /* end */
     FOR_BACKENDS(b) {
         static call part;
         uint16_t made[12], ring[10];
         call_conv(b, &c, made);
         check_values(b, "out", made, out, 12);
-        memset(ring, 0x7f, sizeof ring);                    /* of an earlier request: never read */
+        memset(ring, 0x7f, sizeof ring); /* of an earlier request: never read */
         part = c, part.ring = ring, part.num_slots = 1, part.ring_size = 5, part.tokens = 3, part.start_pos = INTS(0);
-        call_conv(b, &part, made);                          /* prefill: positions 0, 1, 2 */
+        call_conv(b, &part, made); /* prefill: positions 0, 1, 2 */
         check_values(b, "prefill", made, out, 6);
         memcpy(part.x, (float[]){ -2, 2, 8, -8 }, 16), part.tokens = 2, part.start_pos = INTS(3);
-        call_conv(b, &part, made);                          /* position 3, and a wrong token at 4 */
+        call_conv(b, &part, made); /* position 3, and a wrong token at 4 */
         check_values(b, "draft", made, out + 6, 2);
         check_values(b, "ring", ring + 8, (float[]){ 1, -2 }, 2);
         memcpy(part.x, c.x + 8, 16), part.start_pos = INTS(4);
@@ -97,7 +104,11 @@ TEST(worked_example)
 
 static call random_call(const char *name, int64_t tokens, int64_t streams, int64_t hidden, int64_t taps)
 {
-    call c = { .tokens = tokens, .streams = streams, .hidden = hidden, .taps = taps, .requests = 1,
+    call c = { .tokens = tokens,
+               .streams = streams,
+               .hidden = hidden,
+               .taps = taps,
+               .requests = 1,
                .params = { .add_input = true } };
     test_random r = test_seed(name);
     for (int i = 0; i < MOST; i++) c.x[i] = value(bf16((float)(test_below(&r, 4001) - 2000) / 1000));
@@ -107,7 +118,7 @@ static call random_call(const char *name, int64_t tokens, int64_t streams, int64
     return c;
 }
 
-TEST(weights_of_zero)                   /* leave x and residual, exactly */
+TEST(weights_of_zero) /* leave x and residual, exactly */
 {
     static call c;
     static uint16_t out[MOST];
@@ -122,7 +133,7 @@ TEST(weights_of_zero)                   /* leave x and residual, exactly */
         }
 }
 
-TEST(causality)                         /* a token changes nothing before it, and what it reaches behind it */
+TEST(causality) /* a token changes nothing before it, and what it reaches behind it */
 {
     static call c, other;
     static uint16_t out[MOST], changed[MOST];
@@ -158,14 +169,14 @@ TEST(packed_requests_are_separate_ones)
     }
 }
 
-TEST(masked_tokens)                     /* their x does not matter, not to later tokens and not to the ring */
+TEST(masked_tokens) /* their x does not matter, not to later tokens and not to the ring */
 {
     static call c, zeroed;
     static uint16_t out[MOST], want[MOST], ring[12 * 16], want_ring[12 * 16];
     c = random_call("masked", 20, 1, 16, 4);
     c.has_residual = c.has_mask = true, c.num_slots = 1, c.ring_size = 12, c.start_pos = INTS(0);
     for (int t = 3; t < 20; t += 5) c.mask[t] = true;
-    for (int i = 0; i < 16; i++) c.norm[i] = fabsf(c.norm[i]);          /* 0 stays +0 */
+    for (int i = 0; i < 16; i++) c.norm[i] = fabsf(c.norm[i]); /* 0 stays +0 */
     zeroed = c, zeroed.has_mask = false, zeroed.ring = want_ring;
     c.ring = ring;
     for (int t = 3; t < 20; t += 5)
@@ -180,7 +191,7 @@ TEST(masked_tokens)                     /* their x does not matter, not to later
     }
 }
 
-TEST(weights_stored_minus_one)          /* 1 + w is not rounded to bf16 */
+TEST(weights_stored_minus_one) /* 1 + w is not rounded to bf16 */
 {
     static call c, whole;
     static uint16_t out[MOST], want[MOST];
@@ -195,7 +206,7 @@ TEST(weights_stored_minus_one)          /* 1 + w is not rounded to bf16 */
     }
 }
 
-TEST(sigmoid)                           /* within 2^-21 of e's power, everywhere; below -80 as at -80 */
+TEST(sigmoid) /* within 2^-21 of e's power, everywhere; below -80 as at -80 */
 {
     double worst = 0;
     for (float z = -80; z < 95; z += 0x1.3p-8f) {
@@ -210,7 +221,11 @@ TEST(sigmoid)                           /* within 2^-21 of e's power, everywhere
 /* ---- state that rolls back by itself ---- */
 
 enum { LONGEST = 40, REQUESTS = 3, MAX_CHUNK = 24, WIDTH = 8 };
-typedef struct { float x[LONGEST * WIDTH]; uint16_t out[LONGEST * WIDTH]; int64_t length, next; } sequence;
+typedef struct {
+    float x[LONGEST * WIDTH];
+    uint16_t out[LONGEST * WIDTH];
+    int64_t length, next;
+} sequence;
 
 static void start_sequence(const backend *b, test_random *r, sequence *s, const call *c)
 {
@@ -252,7 +267,7 @@ static int run_schedule(const backend *b, int number, int64_t taps, int64_t dila
             const bool is_draft = test_below(&r, 3) > 0;
             int64_t q = test_below(&r, (is_draft ? max_draft : MAX_CHUNK) + 1);
             if (!is_draft && q > left) q = left;
-            right[i] = q < left ? q : left;                 /* tokens that are the sequence's */
+            right[i] = q < left ? q : left; /* tokens that are the sequence's */
             if (is_draft && right[i] > 0) right[i] = test_below(&r, right[i] + 1);
             accepted[i] = is_draft ? test_below(&r, right[i] + 1) : q;
             start[i] = (int32_t)s->next, cu[i + 1] = cu[i] + (int32_t)q;
@@ -271,7 +286,7 @@ static int run_schedule(const backend *b, int number, int64_t taps, int64_t dila
     return num_wrong;
 }
 
-TEST(schedules)         /* give the bits of the uncut run, whatever was rejected */
+TEST(schedules) /* give the bits of the uncut run, whatever was rejected */
 {
     FOR_BACKENDS(b) {
         const int count = b->is_emulated && !test_slow() ? 24 : 200;
@@ -283,7 +298,7 @@ TEST(schedules)         /* give the bits of the uncut run, whatever was rejected
     }
 }
 
-TEST(a_ring_that_is_too_short_shows)    /* so the test above can fail */
+TEST(a_ring_that_is_too_short_shows) /* so the test above can fail */
 {
     const backend *b = backend_of_tests(0);
     const int count = b->is_emulated && !test_slow() ? 24 : 200;
@@ -299,11 +314,14 @@ TEST(a_ring_that_is_too_short_shows)    /* so the test above can fail */
 
 TEST(devices_agree_to_the_bit)
 {
-    check_same_bits("engram_short_conv_fwd", CASE_LINES(
-        "num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some", "num_tokens=12 num_streams=1 hidden=2560",
-        "num_tokens=11 num_streams=1 hidden=64 kernel_size=5", "num_tokens=12 num_streams=2 hidden=40 round_each=1",
-        "num_tokens=40 num_streams=2 hidden=40 requests=5 past=ring start=small drafts=0",
-        "num_tokens=40 num_streams=2 hidden=40 requests=30 past=ring start=small values=special"), 2);
+    check_same_bits(
+        "engram_short_conv_fwd",
+        CASE_LINES("num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some",
+                   "num_tokens=12 num_streams=1 hidden=2560", "num_tokens=11 num_streams=1 hidden=64 kernel_size=5",
+                   "num_tokens=12 num_streams=2 hidden=40 round_each=1",
+                   "num_tokens=40 num_streams=2 hidden=40 requests=5 past=ring start=small drafts=0",
+                   "num_tokens=40 num_streams=2 hidden=40 requests=30 past=ring start=small values=special"),
+        2);
 }
 
 TEST(graph)
@@ -311,13 +329,15 @@ TEST(graph)
     check_replayed("engram_short_conv_fwd", "num_tokens=20 num_streams=2 hidden=264 requests=3 mask=some", 1);
     check_replayed("engram_short_conv_fwd",
                    "num_tokens=20 num_streams=2 hidden=40 requests=9 past=ring start=small slots=shuffled "
-                   "keep_ring=1", 1);
+                   "keep_ring=1",
+                   1);
 }
 
 TEST(num_sms)
 {
-    check_num_sms("engram_short_conv_fwd", CASE_LINES(
-        "num_tokens=90 num_streams=2 hidden=16 requests=3,40 past=ring start=small drafts=0,6 mask=some"));
+    check_num_sms(
+        "engram_short_conv_fwd",
+        CASE_LINES("num_tokens=90 num_streams=2 hidden=16 requests=3,40 past=ring start=small drafts=0,6 mask=some"));
 }
 
 /* ---- errors ---- */
@@ -328,8 +348,8 @@ static tgl_status invoke(DLTensor *const *t, const void *params)
     const tgl_engram_batch batch = { .cu_seqlens = t[7], .start_pos = t[8], .slots = t[9] };
     return tgl_engram_short_conv_fwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[10], t[11], &batch, params, NULL);
 }
-#define GOOD_CALL                                                                                        \
-    &tgl_engram_short_conv_fwd_signature,                                                                \
+#define GOOD_CALL                         \
+    &tgl_engram_short_conv_fwd_signature, \
         "num_tokens=3 num_streams=2 hidden=8 kernel_size=2 num_slots=2 ring_size=5 num_requests=2", invoke
 
 TEST(errors)

@@ -163,7 +163,7 @@ TEST(against_double)
         const int64_t num_rows = sizes[s][0], dim = sizes[s][1];
         float *matrix = zeroed(num_rows * dim, sizeof *matrix);
         test_random r = test_seed("against double");
-        for (int64_t i = 0; i < num_rows * dim; i++) {      /* rows 3, 13 ... are next to nothing, 5, 15 ... are 0 */
+        for (int64_t i = 0; i < num_rows * dim; i++) { /* rows 3, 13 ... are next to nothing, 5, 15 ... are 0 */
             const float scale = i / dim % 10 == 3 ? 1e-7f : i / dim % 10 == 5 ? 0 : 1;
             matrix[i] = scale * ((float)(int64_t)test_below(&r, 2000001) - 1e6f) * 1e-6f;
         }
@@ -212,7 +212,7 @@ TEST(optimiser_step)
             CHECK_OK(tgl_engram_sinkhorn_momentum_update(&g.t, &m.t, &n.t, 0.95, true, b->stream));
             normalise(b, ROWS, DIM, &n, k, &d);
             download(b, &d, direction);
-            for (int i = 0; i < COUNT; i++)     /* terms of opposite signs: an absolute error */
+            for (int i = 0; i < COUNT; i++) /* terms of opposite signs: an absolute error */
                 CHECK_THAT(fabs((double)direction[i] - want[i]) <= 3e-6 * fmax(1, fabs(want[i])),
                            "%s: step %d: [%d] is %.9g, want %.9g", b->name, k, i, (double)direction[i], want[i]);
             discard(b, &g);

@@ -8,7 +8,7 @@
 
 TESTS_OF_TABLE("engram_sinkhorn_finalize")
 
-TEST(worked_example)    /* x is (3, 4), (12, 5), 0: norms 5, 13, 0 */
+TEST(worked_example) /* x is (3, 4), (12, 5), 0: norms 5, 13, 0 */
 {
     const float matrix[] = { 3, 2, 24, 5, 0, 0 }, rows[] = { 1, 0.5f, 7 }, cols[] = { 1, 2 };
     const float fifth = 10.0f / 5, part = 10.0f / 13;
@@ -33,7 +33,7 @@ TEST(special_scales)
     const float rows[] = { 0, 1, inf };
     float want[9] = { 0, 0, 0, 1, 2, 2 };
     const uint32_t nan = 0x7fffffff;
-    for (int i = 6; i < 9; i++) memcpy(&want[i], &nan, sizeof nan);     /* inf * (3 / inf) */
+    for (int i = 6; i < 9; i++) memcpy(&want[i], &nan, sizeof nan); /* inf * (3 / inf) */
     FOR_BACKENDS(b) {
         tensor m, r, c, out;
         place(b, &m, TGL_F32, 2, SHAPE(3, 3), matrix);
@@ -54,11 +54,11 @@ TEST(graph)
 
 TEST(num_sms)
 {
-    check_num_sms("engram_sinkhorn_finalize", CASE_LINES("num_rows=100 dim=256", "num_rows=40 dim=1500",
-                                                         "num_rows=9 dim=8200"));
+    check_num_sms("engram_sinkhorn_finalize",
+                  CASE_LINES("num_rows=100 dim=256", "num_rows=40 dim=1500", "num_rows=9 dim=8200"));
 }
 
-TEST(empty)     /* no data and no driver */
+TEST(empty) /* no data and no driver */
 {
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 } };
     for (int d = 0; d < 2; d++)

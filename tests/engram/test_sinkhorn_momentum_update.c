@@ -84,10 +84,7 @@ TEST(any_rank)
         }
 }
 
-TEST(graph)
-{
-    check_replayed_times("engram_sinkhorn_momentum_update", "num_rows=37 dim=256 grad_dtype=bf16", 1, 1);
-}
+TEST(graph) { check_replayed_times("engram_sinkhorn_momentum_update", "num_rows=37 dim=256 grad_dtype=bf16", 1, 1); }
 
 /* ---- errors ---- */
 
@@ -105,7 +102,7 @@ TEST(errors)
     CHECK_ERROR(x[2].dtype.bits = 64, "out: dtype is f64, want f32");
 }
 
-TEST(overlaps)      /* out may be grad, of the same dtype; no other two may overlap */
+TEST(overlaps) /* out may be grad, of the same dtype; no other two may overlap */
 {
     static float data[16];
     tensor grad, momentum, out;

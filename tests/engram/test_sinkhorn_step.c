@@ -18,14 +18,14 @@ static tgl_status step(tensor *t, bool is_reduced, float eps, const backend *b)
                                     workspace, bytes, b->stream);
 }
 
-TEST(worked_example)    /* x is (3, 4), (12, 5), 0: norms 5, 13, 0 */
+TEST(worked_example) /* x is (3, 4), (12, 5), 0: norms 5, 13, 0 */
 {
     const float matrix[] = { 3, 2, 24, 5, 0, 0 }, cols[] = { 1, 2 };
     const float fifth = 1.0f / 5, part = 1.0f / 13, rows[] = { 1, 0.5f, 0 }, norms[] = { 5, 13, 0 };
     const float want_rows[] = { fifth, 0.5f * part, 0 };
     const float a = 3 * fifth, b_ = 4 * fifth, c_ = 12 * part, d = 5 * part;
-    const float want_one[] = { a * a + c_ * c_, b_ * b_ + d * d };      /* one chunk of three rows */
-    const float want_two[] = { want_one[0], want_one[1], 0, 0 };        /* chunks of two rows */
+    const float want_one[] = { a * a + c_ * c_, b_ * b_ + d * d }; /* one chunk of three rows */
+    const float want_two[] = { want_one[0], want_one[1], 0, 0 };   /* chunks of two rows */
     FOR_BACKENDS(b)
         for (int is_reduced = 0; is_reduced < 2; is_reduced++)
             for (int partials = 1; partials <= 2; partials++) {
@@ -99,8 +99,9 @@ TEST(infinite_scale)
 
 TEST(num_partials)
 {
-    const int64_t counts[][2] = { { -5, 1 }, { 0, 1 }, { 1, 1 }, { 8, 1 }, { 9, 2 }, { 1001, 126 }, { 4224, 528 },
-                                  { 4225, 470 }, { 10001, 527 }, { 100001, 527 }, { INT64_MAX, 528 } };
+    const int64_t counts[][2] = { { -5, 1 },      { 0, 1 },        { 1, 1 },          { 8, 1 },
+                                  { 9, 2 },       { 1001, 126 },   { 4224, 528 },     { 4225, 470 },
+                                  { 10001, 527 }, { 100001, 527 }, { INT64_MAX, 528 } };
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
         CHECK_INT(tgl_engram_sinkhorn_num_partials(counts[i][0]), counts[i][1]);
 }

@@ -6,7 +6,7 @@
 
 TESTS_OF_TABLE("engram_sinkhorn_step_reduce")
 
-TEST(in_ascending_order)    /* in any other order the small ones would not be lost */
+TEST(in_ascending_order) /* in any other order the small ones would not be lost */
 {
     const float partial[] = { 0x1p24f, 1, 1, 0x1p24f, 1, 1 }, want[] = { 0x1p24f, 0x1p24f + 2 };
     const float of_columns[][3] = { { 0x1p24f, 1, 1 }, { 1, 1, 0x1p24f } };

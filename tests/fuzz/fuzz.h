@@ -12,13 +12,13 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-#define INSIST(condition)                                                                  \
-    do {                                                                                   \
-        if (!(condition)) {                                                                \
-            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition);        \
-            fprintf(stderr, "last error: %s\n", tgl_last_error());                         \
-            abort();                                                                       \
-        }                                                                                  \
+#define INSIST(condition)                                                           \
+    do {                                                                            \
+        if (!(condition)) {                                                         \
+            fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
+            fprintf(stderr, "last error: %s\n", tgl_last_error());                  \
+            abort();                                                                \
+        }                                                                           \
     } while (0)
 
 /* Past the end all bytes are 0. */

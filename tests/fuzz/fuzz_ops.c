@@ -33,10 +33,10 @@ typedef struct {
     const case_op *op;
     case_problem problem;
     fault what;
-    int which;                      /* the tensor that has the fault */
+    int which; /* the tensor that has the fault */
     uint64_t seed;
     enum { AS_TABLED, SMALL, HARD, BITS } values;
-    const case_instance *cpu;       /* has the wanted outputs; NULL: not known yet */
+    const case_instance *cpu; /* has the wanted outputs; NULL: not known yet */
 } input;
 
 /* ---- an input from bytes ---- */
@@ -62,8 +62,7 @@ static void take_params(bytes *b, const case_op *op, case_params *params)
     const unsigned how = take(b);
     char *value = params->item[take(b) % (unsigned)params->count].value, *end;
     strtoll(value, &end, 10);
-    if (how % 2 && !*end)
-        snprintf(value, CASE_WORD, "%d", numbers[take(b) % (sizeof numbers / sizeof *numbers)]);
+    if (how % 2 && !*end) snprintf(value, CASE_WORD, "%d", numbers[take(b) % (sizeof numbers / sizeof *numbers)]);
 }
 
 /* With apart=1 a case calls two ops; if the second fails, the first has written. */
@@ -114,7 +113,8 @@ static bool can_fail(const input *in, const case_tensor *t)
     switch (in->what) {
     case ADDRESS: return tgl_dtype_bits(tgl_dtype_to_dlpack(t->dtype)) > 8;
     case DEVICE:
-        return num_given(&in->problem) > 1 && !t->on_host && !strstr(in->op->name, "staged") && !is_lookup_of_nothing(in);
+        return num_given(&in->problem) > 1 && !t->on_host && !strstr(in->op->name, "staged") &&
+               !is_lookup_of_nothing(in);
     case MISSING: return t->role == CASE_IN || !strstr(in->op->params, "in_place");
     default: return true;
     }
@@ -149,19 +149,21 @@ static bool is_expand(const input *in) { return strstr(in->op->name, "expand_to_
 static bool has_exp(const input *in)
 {
     const bool has_scoring = strstr(in->op->params, "scoring=") != NULL;
-    return strstr(in->op->name, "swiglu") ||
-           (has_scoring && strcmp(case_text(&in->problem, "scoring"), "identity"));
+    return strstr(in->op->name, "swiglu") || (has_scoring && strcmp(case_text(&in->problem, "scoring"), "identity"));
 }
 
 /* mHC's projection: its sums differ between CPUs and tensor cores, within a bound that holds for tame values. */
-static bool has_projection(const input *in) { return strstr(in->op->name, "norm_fn") || strstr(in->op->name, "mhc_pre_fwd"); }
+static bool has_projection(const input *in)
+{
+    return strstr(in->op->name, "norm_fn") || strstr(in->op->name, "mhc_pre_fwd");
+}
 
 /* Is the oracle right with these values? That of lossless casts takes no factors but powers of two; that of
  * masked and fixed tokens wants the table's. */
 static bool has_oracle(const input *in)
 {
-    const bool takes_any = !strstr(in->op->name, "lossless") && !strstr(in->op->params, "scoring=") &&
-                           !has_projection(in);
+    const bool takes_any =
+        !strstr(in->op->name, "lossless") && !strstr(in->op->params, "scoring=") && !has_projection(in);
     return in->what == NOTHING && (takes_any || in->values == AS_TABLED) && !has_exp(in);
 }
 
@@ -179,26 +181,30 @@ static bool is_portable(const input *in, const backend *on)
 static void put_number(const case_tensor *t, int64_t i, bool is_hard, uint64_t bits)
 {
     static const double hard[] = { 0, -0.0, 1, -1, 1e-45, -1e-40, 3e38, -3e38, 448, 0.5, 20, 88, -88, -104 };
-    static const uint64_t edges[] = { UINT64_MAX, 1u << 31, (1u << 31) - 1, (uint64_t)1 << 32, INT64_MAX,
-                                      (uint64_t)1 << 63 };
+    static const uint64_t edges[] = { UINT64_MAX,        1u << 31,  (1u << 31) - 1,
+                                      (uint64_t)1 << 32, INT64_MAX, (uint64_t)1 << 63 };
     char *to = t->storage + i * t->element_bytes;
     switch (t->dtype) {
-    case TGL_F32: case TGL_F16: case TGL_BF16: case TGL_F64: {
+    case TGL_F32:
+    case TGL_F16:
+    case TGL_BF16:
+    case TGL_F64: {
         const double special[] = { (double)__builtin_nanf(""), __builtin_inf(), -__builtin_inf() };
         double value = ((double)(bits >> 40) - (1 << 23)) / (1 << 21);
-        if (!is_hard) value = (double)(bits % 9) / 2 - 2;       /* equal ones, too */
+        if (!is_hard) value = (double)(bits % 9) / 2 - 2; /* equal ones, too */
         else if (bits % 4 == 0) value = hard[bits / 4 % (sizeof hard / sizeof *hard)];
         else if (bits % 16 == 1) value = special[bits / 16 % 3];
         case_encode(t->dtype, value, to);
         break;
     }
     case TGL_BOOL: *to = (char)(bits & 1); break;
-    case TGL_I32: case TGL_I64: {
+    case TGL_I32:
+    case TGL_I64: {
         uint64_t value = bits % 37;
         if (bits >> 56 < 16) value = (uint64_t)-1;
         else if (is_hard && bits >> 56 < 64) value = bits % 600;
         else if (is_hard && bits >> 56 < 72) value = edges[bits % (sizeof edges / sizeof *edges)] + value % 2;
-        memcpy(to, &value, (size_t)t->element_bytes);           /* the lower half is first */
+        memcpy(to, &value, (size_t)t->element_bytes); /* the lower half is first */
         break;
     }
     default: memcpy(to, (uint64_t[]){ bits, bits }, (size_t)t->element_bytes); break;
@@ -261,10 +267,9 @@ static tgl_status load(case_problem *c, void *context)
             if (is_tabled && t->fill) t->fill(c, t, seed);
             else if (is_tabled || (in->values == BITS && t->dtype != TGL_BOOL)) case_fill_bits(c, t, seed);
             else
-                for (int64_t k = 0; k < t->slots; k++)
-                    put_number(t, k, in->values != SMALL, case_random(seed, k));
+                for (int64_t k = 0; k < t->slots; k++) put_number(t, k, in->values != SMALL, case_random(seed, k));
             if (!strcmp(t->name, "logits") && in->seed / 16 % 2) exclude_tokens(c, t, seed);
-            for (int64_t k = 0; k < t->slots && !is_tabled && !strcmp(t->name, "slots"); k++)   /* distinct */
+            for (int64_t k = 0; k < t->slots && !is_tabled && !strcmp(t->name, "slots"); k++) /* distinct */
                 memcpy(t->storage + k * t->element_bytes, (int64_t[]){ k, 0 }, (size_t)t->element_bytes);
         }
         if (t->initial) memcpy(t->initial, t->storage, size);
@@ -283,8 +288,7 @@ static void read_memory(const case_instance *k, unsigned char *images_of[CASE_MA
     for (int i = 0; i < k->problem.num_tensors; i++) {
         images_of[i] = malloc(k->memory_bytes[i] + 1);
         INSIST(images_of[i]);
-        if (k->memory[i])
-            INSIST(backend_download(k->on, images_of[i], k->memory[i], k->memory_bytes[i]) == TGL_OK);
+        if (k->memory[i]) INSIST(backend_download(k->on, images_of[i], k->memory[i], k->memory_bytes[i]) == TGL_OK);
     }
 }
 
@@ -301,10 +305,8 @@ static tgl_status call(case_instance *k, const input *in, int round, images *m)
     INSIST(case_poison(k, round) == TGL_OK);
     read_memory(k, m->before);
     if (in->what == ADDRESS) t->byte_offset++;
-    if (in->what == DEVICE)
-        t->device.device_type = (DLDeviceType)(backend_is_cpu(k->on) ? TGL_DL_CUDA : TGL_DL_CPU);
-    if (in->what == WORKSPACE && workspace_bytes)
-        k->arguments.workspace_bytes -= 1 + in->seed % workspace_bytes;
+    if (in->what == DEVICE) t->device.device_type = (DLDeviceType)(backend_is_cpu(k->on) ? TGL_DL_CUDA : TGL_DL_CPU);
+    if (in->what == WORKSPACE && workspace_bytes) k->arguments.workspace_bytes -= 1 + in->seed % workspace_bytes;
     const tgl_status status = case_call(k);
     *t = was;
     k->arguments.workspace_bytes = workspace_bytes;
@@ -317,8 +319,7 @@ static void check_refusal(const case_instance *k, const images *m, tgl_status st
 {
     INSIST(status == TGL_ERR_ARGUMENT || (status == TGL_ERR_WORKSPACE && k->arguments.workspace_bytes));
     INSIST(strstr(tgl_last_error(), ", want "));
-    for (int i = 0; i < k->problem.num_tensors; i++)
-        INSIST(!memcmp(m->before[i], m->after[i], k->memory_bytes[i]));
+    for (int i = 0; i < k->problem.num_tensors; i++) INSIST(!memcmp(m->before[i], m->after[i], k->memory_bytes[i]));
 }
 
 static bool has_to_fail(const case_instance *k, const input *in)
@@ -339,8 +340,8 @@ static void show_case(const case_op *op, const case_params *params)
 
 static void show_values(const input *in)
 {
-    static const char *const faults[NUM_FAULTS] = { "none", "size", "stride", "dtype", "ndim", "missing",
-                                                    "address", "device", "workspace" };
+    static const char *const faults[NUM_FAULTS] = { "none",    "size",    "stride", "dtype",    "ndim",
+                                                    "missing", "address", "device", "workspace" };
     static const char *const values[] = { "as tabled", "small", "hard", "any bits" };
     if (!is_shown()) return;
     fprintf(stderr, "values %s; fault %s of tensor %d\n", values[in->values], faults[in->what], in->which);
@@ -362,8 +363,8 @@ static void settle(case_instance *k, const images *first, const images *second)
         if (!t->name || t->role == CASE_IN) continue;
         t->compare = (case_compare){ .mode = CASE_BITS, .nan_payload = true };
         const size_t size = (size_t)t->element_bytes, end = size * (size_t)t->slots;
-        const size_t front = (size_t)((char *)k->tensors[i].data - k->memory[i]) * !!t->slots +
-                             (size_t)t->offset * size;
+        const size_t front =
+            (size_t)((char *)k->tensors[i].data - k->memory[i]) * !!t->slots + (size_t)t->offset * size;
         for (size_t at = 0; at < end; at += size) {
             const size_t from = front + at;
             const bool is_left = !memcmp(first->before[i] + from, first->after[i] + from, size) &&
@@ -408,7 +409,7 @@ static void try_device(input *in, const backend *on, tgl_status wanted, const ch
     const tgl_status status = call(k, in, 1, &m);
     if (status == TGL_OK && wanted == TGL_OK) {
         INSIST(!(in->what == WORKSPACE && k->arguments.workspace_bytes));
-        if (!is_portable(in, on)) settle(k, &m, &m);    /* then there is nothing to compare */
+        if (!is_portable(in, on)) settle(k, &m, &m); /* then there is nothing to compare */
         INSIST(case_verify(k, 1, &report, NULL) == TGL_OK);
         insist_passed(k, &report);
         inputs.on_device++;
@@ -449,7 +450,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char sentence[512] = "";
     in.seed = take_word(&b);
     const unsigned values = take(&b);
-    bytes of_fault = b;             /* before the parameters, which take all that there is */
+    bytes of_fault = b; /* before the parameters, which take all that there is */
     for (int i = 0; i < 4; i++) take(&b);
     take_params(&b, in.op, &params);
     show_case(in.op, &params);
@@ -461,8 +462,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (in.values == AS_TABLED && in.what >= SIZE && in.what <= MISSING) in.values = SMALL;
     if (!is_small(&in.problem, in.seed)) return 0;
     if (is_expand(&in) && in.values != AS_TABLED) {
-        if (BACKEND_HAS_TSAN) return 0;                 /* rows that are written twice are a race */
-        for (int i = 0; i < in.problem.num_tensors; i++)        /* rows without a token stay as they were */
+        if (BACKEND_HAS_TSAN) return 0;                  /* rows that are written twice are a race */
+        for (int i = 0; i < in.problem.num_tensors; i++) /* rows without a token stay as they were */
             if (in.problem.tensors[i].role == CASE_OUT) in.problem.tensors[i].role = CASE_INOUT;
     }
     if (case_open_problem(in.op, &in.problem, load, &in, &cpu, &k) != TGL_OK) return 0;

@@ -19,11 +19,14 @@ enum { ARENA = 1024, DIMS = 8 };
 static _Alignas(256) unsigned char arena[ARENA], pattern[ARENA];
 #define PATTERN(i) ((unsigned char)((i) * 151 + 7))
 
-typedef struct { DLTensor t; int64_t shape[DIMS], strides[DIMS]; } tensor;
+typedef struct {
+    DLTensor t;
+    int64_t shape[DIMS], strides[DIMS];
+} tensor;
 
 /* ---- tensors from bytes ---- */
 
-static int64_t take_number(bytes *b)        /* mostly small, else one that may overflow */
+static int64_t take_number(bytes *b) /* mostly small, else one that may overflow */
 {
     // clang-format off: many numbers
     static const int64_t hard[16] = {
@@ -40,10 +43,9 @@ static int64_t take_number(bytes *b)        /* mostly small, else one that may o
 
 static DLDataType take_dtype(bytes *b)
 {
-    static const DLDataType usual[] = { { TGL_DL_UINT, 8, 1 },      { TGL_DL_BFLOAT, 16, 1 },
-                                        { TGL_DL_FLOAT, 32, 1 },    { TGL_DL_INT, 64, 1 },
-                                        { TGL_DL_COMPLEX, 128, 1 }, { TGL_DL_E4M3FN, 8, 1 },
-                                        { TGL_DL_E2M1FN, 4, 2 },    { TGL_DL_FLOAT, 16, 4 } };
+    static const DLDataType usual[] = { { TGL_DL_UINT, 8, 1 },   { TGL_DL_BFLOAT, 16, 1 },   { TGL_DL_FLOAT, 32, 1 },
+                                        { TGL_DL_INT, 64, 1 },   { TGL_DL_COMPLEX, 128, 1 }, { TGL_DL_E4M3FN, 8, 1 },
+                                        { TGL_DL_E2M1FN, 4, 2 }, { TGL_DL_FLOAT, 16, 4 } };
     const unsigned v = take(b);
     if (v < 240) return usual[v % 8];
     const uint8_t code = (uint8_t)take(b), bits = (uint8_t)take(b);
@@ -57,8 +59,8 @@ static void take_tensor(bytes *b, tensor *t, int ndim)
     const unsigned flags = take(b), device = take(b);
     *t = (tensor){ .t = { .ndim = ndim, .dtype = take_dtype(b), .shape = t->shape, .strides = t->strides } };
     if (flags < 8) t->t.ndim = (int32_t)take_number(b);
-    t->t.device = (DLDevice){ (DLDeviceType)devices[device < 192 ? 0 : device % 8],
-                              device < 250 ? 0 : (int32_t)take_number(b) };
+    t->t.device =
+        (DLDevice){ (DLDeviceType)devices[device < 192 ? 0 : device % 8], device < 250 ? 0 : (int32_t)take_number(b) };
     for (int i = 0; i < DIMS; i++) t->shape[i] = i < ndim ? take_number(b) : 1;
     int64_t stride = 1;
     for (int i = ndim - 1; i >= 0; i--) {
@@ -92,8 +94,8 @@ UNCHECKED static wide stride_of(const DLTensor *t, int dim)
 
 typedef struct {
     bool ok, empty, on_cpu;
-    int64_t size;           /* of an element */
-    wide low, high;         /* addresses low .. high - 1 */
+    int64_t size;   /* of an element */
+    wide low, high; /* addresses low .. high - 1 */
 } opinion;
 
 UNCHECKED static opinion judge(const DLTensor *t, int ndim, bool packed)
@@ -111,8 +113,8 @@ UNCHECKED static opinion judge(const DLTensor *t, int ndim, bool packed)
         if ((total *= t->shape[i]) >= limit) return o;
     const int type = (int)t->device.device_type;
     o.on_cpu = type == TGL_DL_CPU || type == TGL_DL_CUDA_HOST;
-    const bool on_cuda = (type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED) && t->device.device_id >= 0 &&
-                         t->device.device_id < 64;
+    const bool on_cuda =
+        (type == TGL_DL_CUDA || type == TGL_DL_CUDA_MANAGED) && t->device.device_id >= 0 && t->device.device_id < 64;
     if (!o.on_cpu && !on_cuda) return o;
     if (o.empty) return (o.ok = true), o;
     wide wanted = 1;
@@ -123,7 +125,7 @@ UNCHECKED static opinion judge(const DLTensor *t, int ndim, bool packed)
         if (reach < 0) low += reach;
         else high += reach;
     }
-    const wide most = (limit - 1) / o.size;     /* elements before the first one, and from it on */
+    const wide most = (limit - 1) / o.size; /* elements before the first one, and from it on */
     if (-low > most || high + 1 > most || !t->data) return o;
     const uintptr_t at = (uintptr_t)t->data + (uintptr_t)t->byte_offset;
     if (at % (uintptr_t)(o.size < 8 ? o.size : 8)) return o;
@@ -174,7 +176,7 @@ static void try_checks(const tensor *t, int ndim, bool describe)
     for (int layout = TGL_PACKED; layout <= TGL_STRIDED; layout++)
         ok[layout] = tgl_expect("t", &t->t, TGL_ANY, ndim, (tgl_layout)layout) == TGL_OK;
     INSIST(ok[TGL_PACKED] == judge(&t->t, ndim, true).ok && ok[TGL_STRIDED] == judge(&t->t, ndim, false).ok);
-    INSIST(ok[TGL_PACKED] <= ok[TGL_ROWS] && ok[TGL_ROWS] <= ok[TGL_STRIDED]);      /* each allows more */
+    INSIST(ok[TGL_PACKED] <= ok[TGL_ROWS] && ok[TGL_ROWS] <= ok[TGL_STRIDED]); /* each allows more */
     if (!describe) return;
     tgl_describe(&t->t, text, sizeof text);
     INSIST(memchr(text, 0, sizeof text));
@@ -189,7 +191,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     tensor x, out;
     take_tensor(&b, &x, ndim);
     take_tensor(&b, &out, ndim);
-    if (flags & 2) {            /* an output that fits, so that most calls get far */
+    if (flags & 2) { /* an output that fits, so that most calls get far */
         out.t.dtype = x.t.dtype;
         out.t.device = x.t.device;
         out.shape[0] = x.shape[0];
@@ -205,10 +207,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     const opinion ox = judge(px, ndim, false), oo = judge(pout, ndim, true);
     bool ok = ox.ok && oo.ok && same_dtype(px->dtype, pout->dtype) && ox.on_cpu == oo.on_cpu &&
               (ox.on_cpu || px->device.device_id == pout->device.device_id) &&
-              pout->shape[batched] == px->shape[batched + 1] &&
-              pout->shape[batched + 1] == px->shape[batched] && (!batched || px->shape[0] == pout->shape[0]);
+              pout->shape[batched] == px->shape[batched + 1] && pout->shape[batched + 1] == px->shape[batched] &&
+              (!batched || px->shape[0] == pout->shape[0]);
     const bool ranges_meet = ok && !ox.empty && ox.low < oo.high && oo.low < ox.high;
-    if (ok && !ox.empty && (!ox.on_cpu || !in_arena(&ox) || !in_arena(&oo))) return 0;  /* not our memory */
+    if (ok && !ox.empty && (!ox.on_cpu || !in_arena(&ox) || !in_arena(&oo))) return 0; /* not our memory */
 
     if (!pattern[0])
         for (int i = 0; i < ARENA; i++) pattern[i] = PATTERN(i);
@@ -223,7 +225,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         const char *message = tgl_last_error();
         INSIST(!strncmp(message, "x: ", 3) || !strncmp(message, "out: ", 5));
         INSIST(strstr(message, ", want "));
-        INSIST(!memcmp(arena, pattern, ARENA));             /* nothing was written */
+        INSIST(!memcmp(arena, pattern, ARENA)); /* nothing was written */
     } else {
         INSIST(!memcmp(arena, writes ? want : pattern, ARENA));
     }

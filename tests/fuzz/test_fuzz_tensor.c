@@ -4,7 +4,7 @@
 
 TEST(random_bytes) { fuzz_random(test_slow() ? 20000000 : 300000, 64); }
 
-TEST(nearly_good_calls)     /* a good call with one byte changed: faults one at a time */
+TEST(nearly_good_calls) /* a good call with one byte changed: faults one at a time */
 {
     /* flags, then x: flags, device, dtype, shape [5, 3], place, and room for what a changed byte makes of
      * it */

@@ -38,8 +38,7 @@ TEST(random_cases)
 {
     const case_op *op;
     const char *seed = getenv("EMU_SEED");
-    FOR_BACKENDS(b)
-    {
+    FOR_BACKENDS(b) {
         const int64_t calls = b->is_emulated ? (test_slow() ? 1000 : 6) : (test_slow() ? 10000 : 200);
         counts all = { 0 };
         for (int o = 0; (op = case_op_at(o)); o++) {

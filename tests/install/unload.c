@@ -36,7 +36,7 @@ int main(int argc, char **argv)
         free(x);
         free(y);
         dlclose(library);
-        usleep(20000);          /* the threads spin for a while, then sleep: both in libgomp */
+        usleep(20000); /* the threads spin for a while, then sleep: both in libgomp */
     }
     printf("1 passed, 0 failed, 0 skipped\n");
     return 0;

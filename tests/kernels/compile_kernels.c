@@ -24,7 +24,10 @@
 #include "pairs.h"
 
 enum { MAX_VARIANTS = 4096 };
-static struct { tgl_kernel kernel; char macros[TGL_MACRO_TEXT_BYTES]; } variants[MAX_VARIANTS];
+static struct {
+    tgl_kernel kernel;
+    char macros[TGL_MACRO_TEXT_BYTES];
+} variants[MAX_VARIANTS];
 static int num_variants;
 
 /* The linker replaces tgl_jit_image() with this (--wrap). Ops in prepare mode call it for each kernel of their plan, and it
@@ -110,8 +113,8 @@ static int declared_local(const char *name)
 
 /* ---- kernels that have passed ---- */
 
-enum { RULES = 1, PATH_BYTES = 4096 };      /* change RULES when the checks change: all kernels are compiled again */
-static char passed_folder[PATH_BYTES], new_folder[PATH_BYTES + 32];     /* "": none; kernels not checked yet */
+enum { RULES = 1, PATH_BYTES = 4096 }; /* change RULES when the checks change: all kernels are compiled again */
+static char passed_folder[PATH_BYTES], new_folder[PATH_BYTES + 32]; /* "": none; kernels not checked yet */
 
 /* Builds of one version of NVRTC may differ; the file's size tells them apart. */
 static void open_folders(int major, int minor, const char *nvrtc)
@@ -120,8 +123,8 @@ static void open_folders(int major, int minor, const char *nvrtc)
     struct stat s;
     passed_folder[0] = new_folder[0] = 0;
     if (!wanted || !*wanted || stat(nvrtc, &s)) return;
-    snprintf(passed_folder, sizeof passed_folder, "%s/nvrtc-%d.%d-%lld-rules-%d", wanted, major, minor, (long long)s.st_size,
-             RULES);
+    snprintf(passed_folder, sizeof passed_folder, "%s/nvrtc-%d.%d-%lld-rules-%d", wanted, major, minor,
+             (long long)s.st_size, RULES);
     snprintf(new_folder, sizeof new_folder, "%s/new-%d", passed_folder, (int)getpid());
 }
 
@@ -162,11 +165,11 @@ static bool passes(int v, const char *architecture)
     }
     const usage u = read_log(image.log);
     const int local = declared_local(name);
-    printf("  %-24s %-8s %8.1f ms %4d registers %7d bytes shared  %s\n", name, architecture, image.milliseconds, u.registers,
-           u.shared, macros);
+    printf("  %-24s %-8s %8.1f ms %4d registers %7d bytes shared  %s\n", name, architecture, image.milliseconds,
+           u.registers, u.shared, macros);
     bool ok = CHECK_THAT(image.compiled, "%s %s for %s: was found in a cache", name, macros, architecture);
-    ok &= CHECK_THAT(u.registers > 0 && u.stack >= 0 && u.spills >= 0, "%s %s for %s: no ptxas lines in the log:\n%s", name,
-                     macros, architecture, image.log);
+    ok &= CHECK_THAT(u.registers > 0 && u.stack >= 0 && u.spills >= 0, "%s %s for %s: no ptxas lines in the log:\n%s",
+                     name, macros, architecture, image.log);
     ok &= CHECK_THAT(u.spills <= 0, "%s %s for %s: %d bytes of spills", name, macros, architecture, u.spills);
     ok &= CHECK_THAT(u.stack <= local, "%s %s for %s: %d bytes of local memory a thread, declared are %d", name, macros,
                      architecture, u.stack, local);
@@ -178,7 +181,7 @@ static bool passes(int v, const char *architecture)
 static void check_coverage(void)
 {
     for (int i = 0; i < tgl_num_embedded; i++) {
-        bool found = strchr(tgl_embedded[i].name, '.') != NULL;     /* a header */
+        bool found = strchr(tgl_embedded[i].name, '.') != NULL; /* a header */
         for (int v = 0; v < num_variants && !found; v++) found = !strcmp(variants[v].kernel.name, tgl_embedded[i].name);
         CHECK_THAT(found, "%s is in no case table's list of kernels", tgl_embedded[i].name);
     }
@@ -201,10 +204,13 @@ static uint64_t shared_macros(int v, int w)
 /* ---- which variants ---- */
 
 /* Architectures with the same features share the kernels among them: each compiles every second or fourth. */
-typedef struct { bool every_pair; int first, step; } extent;
+typedef struct {
+    bool every_pair;
+    int first, step;
+} extent;
 static bool is_wanted[MAX_VARIANTS];
 
-static int number_of_kernel(const char *name)       /* the same for all architectures */
+static int number_of_kernel(const char *name) /* the same for all architectures */
 {
     int i = 0;
     while (i < tgl_num_embedded && strcmp(tgl_embedded[i].name, name)) i++;
@@ -264,17 +270,18 @@ static void compile_all(const char *architecture, extent wanted)
         compiled++;
     }
     if (new_folder[0]) rmdir(new_folder);
-    printf("  %d of %d variants compiled, %d known from an earlier run, NVRTC %d.%d, %s\n", compiled, num_variants, known,
-           major, minor, path);
+    printf("  %d of %d variants compiled, %d known from an earlier run, NVRTC %d.%d, %s\n", compiled, num_variants,
+           known, major, minor, path);
     CHECK(compiled + known > 0);
 }
 
-#define ARCHITECTURE(name, ...) TEST(name) { compile_all(#name, (extent){ __VA_ARGS__ }); }
+#define ARCHITECTURE(name, ...) \
+    TEST(name) { compile_all(#name, (extent){ __VA_ARGS__ }); }
 ARCHITECTURE(sm_90a, .every_pair = true)
 ARCHITECTURE(sm_80, .step = 1)
 ARCHITECTURE(sm_100a, .first = 0, .step = 2)
 ARCHITECTURE(sm_103a, .first = 1, .step = 2)
-ARCHITECTURE(sm_86, .first = 0, .step = 4)      /* this and the next have 100 KiB of shared memory */
+ARCHITECTURE(sm_86, .first = 0, .step = 4) /* this and the next have 100 KiB of shared memory */
 ARCHITECTURE(sm_120a, .first = 1, .step = 4)
 ARCHITECTURE(sm_89, .first = 2, .step = 4)
 ARCHITECTURE(sm_121a, .first = 3, .step = 4)
@@ -286,22 +293,23 @@ TEST(spills_are_seen)
     int major, minor;
     if (tgl_nvrtc_version(&major, &minor, &path) != TGL_OK) SKIP("%s", tgl_last_error());
     CHECK_OK(tgl_set_cache_dir(""));
-    static const char text[] =
-        "extern \"C\" __global__ void __launch_bounds__(1024) fault(float *x, int k)\n"
-        "{\n"
-        "    float v[N];\n"
-        "    for (int i = 0; i < N; i++) v[i] = x[i * 1024 + threadIdx.x];\n"
-        "#if INDEXED\n"
-        "    for (int i = 0; i < k; i++) v[(k * i) % N] += v[i % N];\n"
-        "    for (int i = 0; i < N; i++) x[i * 1024 + threadIdx.x] = v[i];\n"
-        "#else\n"
-        "    __syncthreads();\n"
-        "    for (int i = 0; i < N; i++) x[i * 1024 + threadIdx.x] = v[N - 1 - i] * v[0];\n"
-        "#endif\n"
-        "}\n";
+    static const char text[] = "extern \"C\" __global__ void __launch_bounds__(1024) fault(float *x, int k)\n"
+                               "{\n"
+                               "    float v[N];\n"
+                               "    for (int i = 0; i < N; i++) v[i] = x[i * 1024 + threadIdx.x];\n"
+                               "#if INDEXED\n"
+                               "    for (int i = 0; i < k; i++) v[(k * i) % N] += v[i % N];\n"
+                               "    for (int i = 0; i < N; i++) x[i * 1024 + threadIdx.x] = v[i];\n"
+                               "#else\n"
+                               "    __syncthreads();\n"
+                               "    for (int i = 0; i < N; i++) x[i * 1024 + threadIdx.x] = v[N - 1 - i] * v[0];\n"
+                               "#endif\n"
+                               "}\n";
     const tgl_source source = { "faults/fault", text, 0, NULL, NULL };
-    const struct { int64_t n, indexed; bool spills, local; } cases[] = { { 8, 0, false, false }, { 8, 1, false, true },
-                                                                         { 128, 0, true, true } };
+    const struct {
+        int64_t n, indexed;
+        bool spills, local;
+    } cases[] = { { 8, 0, false, false }, { 8, 1, false, true }, { 128, 0, true, true } };
     for (int i = 0; i < 3; i++) {
         const tgl_macro macros[TGL_MAX_MACROS] = { { "N", cases[i].n }, { "INDEXED", cases[i].indexed } };
         tgl_image image;

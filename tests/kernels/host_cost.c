@@ -14,17 +14,33 @@
 enum { ROUNDS = 2000, CALLS = 20 };
 
 static tgl_cu_context context;
-static tgl_cu_device device;        /* the first */
+static tgl_cu_device device; /* the first */
 
 static tgl_cu_result launch_nothing(const tgl_cu_launch_config *c, tgl_cu_function f, void **args, void **extra)
 {
     return 0;
 }
-static tgl_cu_result get_context(tgl_cu_context *c) { *c = context; return 0; }
-static tgl_cu_result get_device(tgl_cu_device *d) { *d = device; return 0; }
+static tgl_cu_result get_context(tgl_cu_context *c)
+{
+    *c = context;
+    return 0;
+}
+static tgl_cu_result get_device(tgl_cu_device *d)
+{
+    *d = device;
+    return 0;
+}
 static tgl_cu_result push_context(tgl_cu_context c) { return 0; }
-static tgl_cu_result get_context_id(tgl_cu_context c, uint64_t *id) { *id = 1; return 0; }
-static tgl_cu_result get_context_of_stream(tgl_stream s, tgl_cu_context *c) { *c = context; return 0; }
+static tgl_cu_result get_context_id(tgl_cu_context c, uint64_t *id)
+{
+    *id = 1;
+    return 0;
+}
+static tgl_cu_result get_context_of_stream(tgl_stream s, tgl_cu_context *c)
+{
+    *c = context;
+    return 0;
+}
 
 static double now(void)
 {

@@ -16,9 +16,12 @@
 
 enum { MAX_VARIANTS = 4096 };
 typedef struct { char kernel[96], macros[TGL_MACRO_TEXT_BYTES]; } variant;
-typedef struct { variant at[MAX_VARIANTS]; int count; } variants;
+typedef struct {
+    variant at[MAX_VARIANTS];
+    int count;
+} variants;
 static variants launched, planned;
-static bool is_dry, dry_counts;         /* nothing is launched; is it noted as launched all the same? */
+static bool is_dry, dry_counts; /* nothing is launched; is it noted as launched all the same? */
 
 static void note(variants *set, const tgl_kernel *kernel)
 {
@@ -66,8 +69,8 @@ tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which,
 
 /* On the emulated device a small case is made to launch every kernel that can do it: cases large enough for a kernel that
  * pays only then would take most of the time. */
-static int forced = -1;                 /* index among the kernels that fit; -1: the op's own choice */
-static int max_fitting;                 /* max number of kernels that fit, since this was set to 0 */
+static int forced = -1; /* index among the kernels that fit; -1: the op's own choice */
+static int max_fitting; /* max number of kernels that fit, since this was set to 0 */
 
 int __wrap_tgl_choose(const tgl_op *op, const tgl_kernel *plan, int num_kernels, const void *problem,
                       const tgl_target *target)
@@ -101,9 +104,8 @@ static void check_every_kernel(const char *by)
 {
     int count = 0;
     for (int i = 0; i < tgl_num_embedded; i++) {
-        if (strchr(tgl_embedded[i].name, '.')) continue;        /* a header */
-        CHECK_THAT(is_launched(tgl_embedded[i].name, ""), "%s is launched by none of %s",
-                   tgl_embedded[i].name, by);
+        if (strchr(tgl_embedded[i].name, '.')) continue; /* a header */
+        CHECK_THAT(is_launched(tgl_embedded[i].name, ""), "%s is launched by none of %s", tgl_embedded[i].name, by);
         count++;
     }
     printf("  %d kernels, %d variants of them launched\n", count, launched.count);
@@ -159,7 +161,7 @@ static tgl_status call_dry(const case_op *op, const case_params *params, double 
 {
     static case_problem c;
     static DLTensor tensors[CASE_MAX_TENSORS];
-    static void *host;      /* real memory: ops ask the driver whether it is page-locked */
+    static void *host; /* real memory: ops ask the driver whether it is page-locked */
     const backend *b = cuda();
     case_arguments a = { .problem = &c, .stream = b->stream };
     if (!host) TGL_TRY(backend_host_alloc(b, MAX_HOST_BYTES, &host));
@@ -167,13 +169,18 @@ static tgl_status call_dry(const case_op *op, const case_params *params, double 
     for (int i = 0; i < c.num_tensors; i++) {
         case_tensor *t = &c.tensors[i];
         if (!t->name) continue;
-        int64_t first = t->offset;      /* of element [0, 0, ...], which comes last if strides are negative */
+        int64_t first = t->offset; /* of element [0, 0, ...], which comes last if strides are negative */
         for (int d = 0; d < t->ndim; d++)
             if (t->strides[d] < 0 && t->shape[d] > 1) first -= (t->shape[d] - 1) * t->strides[d];
         const DLDataType dtype = tgl_dtype_to_dlpack(t->dtype);
         char *base = t->on_host ? host : (char *)((uintptr_t)(i + 1) << 40);
-        tensors[i] = (DLTensor){ base + first * tgl_dtype_bits(dtype) / 8, t->on_host ? backend_host(b) : b->device,
-                                 t->ndim, dtype, t->shape, t->strides, 0 };
+        tensors[i] = (DLTensor){ base + first * tgl_dtype_bits(dtype) / 8,
+                                 t->on_host ? backend_host(b) : b->device,
+                                 t->ndim,
+                                 dtype,
+                                 t->shape,
+                                 t->strides,
+                                 0 };
         a.arg[i] = &tensors[i];
     }
     a.workspace_bytes = op->workspace ? op->workspace(&a) : 0;
@@ -194,7 +201,12 @@ static tgl_status call_dry(const case_op *op, const case_params *params, double 
 #define MAX_ELEMENTS (1 << 24)
 
 enum { MAX_CASES = 4096 };
-typedef struct { case_params params; int forced; double elements; facts launches; } candidate;
+typedef struct {
+    case_params params;
+    int forced;
+    double elements;
+    facts launches;
+} candidate;
 static candidate candidates[MAX_CASES];
 static int num_candidates;
 
@@ -231,7 +243,7 @@ static facts facts_to_leave_out(void)
 {
     facts out = { 0 };
     for (int i = 0; i < num_facts && !test_slow(); i++) {
-        const size_t bytes = strcspn(fact_names[i], "=") + 1;       /* "moe/route NUM_TOPK=" */
+        const size_t bytes = strcspn(fact_names[i], "=") + 1; /* "moe/route NUM_TOPK=" */
         int num_values = 0;
         for (int k = 0; k < num_facts; k++) num_values += !strncmp(fact_names[k], fact_names[i], bytes);
         if (num_values > FEW_VALUES) out.word[i / 64] |= (uint64_t)1 << i % 64;
@@ -275,9 +287,9 @@ TEST(quick_set)
         set_num_sms(uses_all_sms(op) ? 0 : 4);
         list_candidates(op);
         facts known = facts_to_leave_out();
-        for (int pass = 0; pass < 3; pass++)    /* small cases; the same with kernels that do not pay; large ones */
-            for (const candidate *k;
-                 (k = choose_next(pass == 1, pass < 2 ? FEW_ELEMENTS : MAX_ELEMENTS, &known)); num_cases++) {
+        for (int pass = 0; pass < 3; pass++) /* small cases; the same with kernels that do not pay; large ones */
+            for (const candidate *k; (k = choose_next(pass == 1, pass < 2 ? FEW_ELEMENTS : MAX_ELEMENTS, &known));
+                 num_cases++) {
                 case_report report;
                 char text[CASE_LABEL];
                 case_params_text(op, &k->params, text, sizeof text);

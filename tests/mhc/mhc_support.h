@@ -43,20 +43,23 @@ static inline void check_near(const char *where, const float *seen, const float 
 }
 
 /* The blocks of an op and its gradient. */
-#define TESTS_OF_TABLES(op_name)                                                                                   \
-    TEST(check_list) { FOR_BACKENDS(b) check_lines(op_name "_fwd", case_find(op_name "_fwd")->lists[CASE_CHECK], b); } \
-    TEST(check_list_bwd)                                                                                           \
-    {                                                                                                              \
-        FOR_BACKENDS(b) check_lines(op_name "_bwd", case_find(op_name "_bwd")->lists[CASE_CHECK], b);              \
-    }                                                                                                              \
-    TEST(slow_list)                                                                                                \
-    {                                                                                                              \
-        if (!test_slow()) SKIP("TEGULA_TEST_SLOW is not set");                                                     \
-        FOR_BACKENDS(b) {                                                                                          \
-            if (b->is_emulated) continue;                                                                          \
-            check_lines(op_name "_fwd", case_find(op_name "_fwd")->lists[CASE_SLOW], b);                           \
-            check_lines(op_name "_bwd", case_find(op_name "_bwd")->lists[CASE_SLOW], b);                           \
-        }                                                                                                          \
+#define TESTS_OF_TABLES(op_name)                                                                      \
+    TEST(check_list)                                                                                  \
+    {                                                                                                 \
+        FOR_BACKENDS(b) check_lines(op_name "_fwd", case_find(op_name "_fwd")->lists[CASE_CHECK], b); \
+    }                                                                                                 \
+    TEST(check_list_bwd)                                                                              \
+    {                                                                                                 \
+        FOR_BACKENDS(b) check_lines(op_name "_bwd", case_find(op_name "_bwd")->lists[CASE_CHECK], b); \
+    }                                                                                                 \
+    TEST(slow_list)                                                                                   \
+    {                                                                                                 \
+        if (!test_slow()) SKIP("TEGULA_TEST_SLOW is not set");                                        \
+        FOR_BACKENDS(b) {                                                                             \
+            if (b->is_emulated) continue;                                                             \
+            check_lines(op_name "_fwd", case_find(op_name "_fwd")->lists[CASE_SLOW], b);              \
+            check_lines(op_name "_bwd", case_find(op_name "_bwd")->lists[CASE_SLOW], b);              \
+        }                                                                                             \
     }
 
 /* Numbers as a tensor of bf16, and back. */

@@ -4,7 +4,7 @@
 
 TESTS_OF_TABLES("mhc_expand")
 
-TEST(all_codes)              /* of every code */
+TEST(all_codes) /* of every code */
 {
     enum { COUNT = 65536 };
     static uint16_t codes[COUNT], want[2 * COUNT];
@@ -20,7 +20,7 @@ TEST(all_codes)              /* of every code */
         }
 }
 
-TEST(bits_of_floats)    /* signalling NaNs, their payloads, zeros of both signs, subnormals */
+TEST(bits_of_floats) /* signalling NaNs, their payloads, zeros of both signs, subnormals */
 {
     const uint32_t x_bits[] = { 0x7f800001, 0xffc12345, 0x80000000, 0, 1, 0x807fffff, 0x7f800000 };
     enum { COUNT = sizeof x_bits / sizeof *x_bits };
@@ -36,7 +36,7 @@ TEST(bits_of_floats)    /* signalling NaNs, their payloads, zeros of both signs,
     }
 }
 
-TEST(worked_example)    /* the first is a tie, to even */
+TEST(worked_example) /* the first is a tie, to even */
 {
     const float grad[] = { 1, 2, 3, 4, /**/ 0.00390625f, -0.25f, 0.125f, 0.0234375f };
     const float want[] = { 1, 1.75f, 3.125f, 4.03125f };
@@ -50,7 +50,7 @@ TEST(worked_example)    /* the first is a tie, to even */
     }
 }
 
-TEST(rounded_once)      /* and in order: what cancels leaves the rest */
+TEST(rounded_once) /* and in order: what cancels leaves the rest */
 {
     const float grad[] = { 1, /**/ 0x1p-9f, /**/ 0x1p-9f, /**/ -1, /**/ 0x1p-12f };
     const float want[] = { 0x1p-8f + 0x1p-12f };
@@ -64,10 +64,10 @@ TEST(rounded_once)      /* and in order: what cancels leaves the rest */
     }
 }
 
-TEST(sums_of_floats)    /* in order from +0: 1 + 2^-24 is 1, twice; the one NaN; +0 - 0 is +0 */
+TEST(sums_of_floats) /* in order from +0: 1 + 2^-24 is 1, twice; the one NaN; +0 - 0 is +0 */
 {
-    static const uint32_t grad[] = { 0x3f800000, 0xff800001, 0x80000000, /**/ 0x33800000, 0, 0x80000000,
-                                     /**/ 0x33800000, 0, 0x80000000 };
+    static const uint32_t grad[] = { 0x3f800000,      0xff800001, 0x80000000, /**/ 0x33800000, 0, 0x80000000,
+                                     /**/ 0x33800000, 0,          0x80000000 };
     static const uint32_t want[] = { 0x3f800000, 0x7fffffff, 0 };
     FOR_BACKENDS(b) {
         tensor in, out;
@@ -81,10 +81,10 @@ TEST(sums_of_floats)    /* in order from +0: 1 + 2^-24 is 1, twice; the one NaN;
 
 TEST(sums_of_f16)
 {
-    static const uint16_t grad[] = { 0x7bff, 0x3c00, 0x7bff, 0x7c01, 0x8000,        /* 65504  1      65504  NaN  -0 */
-                                     0x7bff, 0x0c00, 0x4c00, 0x0000, 0x8000,        /* 65504  2^-12  16     0    -0 */
-                                     0xfbff, 0xbc00, 0x0000, 0x3c00, 0x8000 };      /* -65504 -1     0      1    -0 */
-    static const uint16_t want[] = { 0x7bff, 0x0c00, 0x7c00, 0x7fff, 0 };           /* 65520 rounds to infinity */
+    static const uint16_t grad[] = { 0x7bff, 0x3c00, 0x7bff, 0x7c01, 0x8000,   /* 65504  1      65504  NaN  -0 */
+                                     0x7bff, 0x0c00, 0x4c00, 0x0000, 0x8000,   /* 65504  2^-12  16     0    -0 */
+                                     0xfbff, 0xbc00, 0x0000, 0x3c00, 0x8000 }; /* -65504 -1     0      1    -0 */
+    static const uint16_t want[] = { 0x7bff, 0x0c00, 0x7c00, 0x7fff, 0 };      /* 65520 rounds to infinity */
     FOR_BACKENDS(b) {
         tensor in, out;
         place(b, &in, TGL_F16, 3, SHAPE(1, 3, 5), grad);
@@ -114,7 +114,7 @@ TEST(errors)
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F64), "x: dtype is f64, want f16, bf16 or f32");
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "out: dtype is bf16, want f16 as x");
     CHECK_ERROR(x[1].strides[1] = 4, "out: strides are [10, 4, 1], want 1 in the last dimension, and rows that do not "
-                "overlap");
+                                     "overlap");
 }
 
 TEST(empty)

@@ -4,11 +4,41 @@
 #include "mhc_support.h"
 
 enum { TOKENS = 3, N = 4, HIDDEN = 256, COLUMNS = N * HIDDEN, ROWS = N * (N + 2) };
-enum {                                      /* inputs, then what the ops make of them */
-    X, FN, SCALE, BASE, Y, GRAD_NEW, GRAD_INPUT, GAIN,
-    MIXES, OUT_MUL, SQRSUM, PRE, POST, LOGITS, COMB, INPUT, NEW,
-    GRAD_Y, GRAD_X, GRAD_POST, GRAD_COMB, GRAD_PRE, GRAD_LOGITS, GRAD_MIXES, GRAD_SCALE, GRAD_BASE, GRAD_FN,
-    NEXT_PRE, NEXT_POST, NEXT_COMB, NEXT_INPUT, NEXT_RSTD, NEXT_SQRSUM, NUM_TENSORS
+enum { /* inputs, then what the ops make of them */
+       X,
+       FN,
+       SCALE,
+       BASE,
+       Y,
+       GRAD_NEW,
+       GRAD_INPUT,
+       GAIN,
+       MIXES,
+       OUT_MUL,
+       SQRSUM,
+       PRE,
+       POST,
+       LOGITS,
+       COMB,
+       INPUT,
+       NEW,
+       GRAD_Y,
+       GRAD_X,
+       GRAD_POST,
+       GRAD_COMB,
+       GRAD_PRE,
+       GRAD_LOGITS,
+       GRAD_MIXES,
+       GRAD_SCALE,
+       GRAD_BASE,
+       GRAD_FN,
+       NEXT_PRE,
+       NEXT_POST,
+       NEXT_COMB,
+       NEXT_INPUT,
+       NEXT_RSTD,
+       NEXT_SQRSUM,
+       NUM_TENSORS
 };
 
 static int mod(int a, int b) { return (a % b + b) % b; }
@@ -93,8 +123,7 @@ static double *fetch_values(const backend *b, tensor *t, int which)
     double *made = malloc((size_t)size_of(which) * sizeof *made);
     if (!made) abort();
     fetch(b, &t[which], bytes);
-    for (int k = 0; k < size_of(which); k++)
-        made[k] = case_decode(dtype, bytes + k * (SHAPES[which].is_bf16 ? 2 : 4));
+    for (int k = 0; k < size_of(which); k++) made[k] = case_decode(dtype, bytes + k * (SHAPES[which].is_bf16 ? 2 : 4));
     return made;
 }
 
@@ -106,10 +135,10 @@ static const tgl_mhc_params PARAMS = { .accumulate = true };
 static void forward(const backend *b, tensor *t, void *workspace, size_t bytes)
 {
     const tgl_mhc_params normed = { .norm = true };
-    CHECK_OK(tgl_mhc_norm_fn_fwd(&t[X].t, &t[FN].t, NULL, &t[MIXES].t, &t[OUT_MUL].t, &t[SQRSUM].t, &PARAMS,
-                                 workspace, bytes, b->stream));
-    CHECK_OK(tgl_mhc_pre_split_mixes_fwd(&t[MIXES].t, &t[SCALE].t, &t[BASE].t, &t[PRE].t, &t[POST].t,
-                                         &t[LOGITS].t, &PARAMS, b->stream));
+    CHECK_OK(tgl_mhc_norm_fn_fwd(&t[X].t, &t[FN].t, NULL, &t[MIXES].t, &t[OUT_MUL].t, &t[SQRSUM].t, &PARAMS, workspace,
+                                 bytes, b->stream));
+    CHECK_OK(tgl_mhc_pre_split_mixes_fwd(&t[MIXES].t, &t[SCALE].t, &t[BASE].t, &t[PRE].t, &t[POST].t, &t[LOGITS].t,
+                                         &PARAMS, b->stream));
     CHECK_OK(tgl_mhc_sinkhorn_fwd(&t[LOGITS].t, &t[COMB].t, &PARAMS, b->stream));
     CHECK_OK(tgl_mhc_pre_apply_mix_fwd(&t[X].t, &t[PRE].t, &t[INPUT].t, b->stream));
     CHECK_OK(tgl_mhc_post_fwd(&t[Y].t, &t[X].t, &t[POST].t, &t[COMB].t, &t[NEW].t, b->stream));
@@ -121,16 +150,16 @@ static void forward(const backend *b, tensor *t, void *workspace, size_t bytes)
 /* Of the first sublayer: NEW and INPUT have a gradient. That of X goes through the three ops that read it. */
 static void backward(const backend *b, tensor *t, void *workspace, size_t bytes)
 {
-    CHECK_OK(tgl_mhc_post_bwd(&t[GRAD_NEW].t, &t[Y].t, &t[X].t, &t[POST].t, &t[COMB].t, &t[GRAD_Y].t,
-                              &t[GRAD_X].t, &t[GRAD_POST].t, &t[GRAD_COMB].t, b->stream));
-    CHECK_OK(tgl_mhc_pre_apply_mix_bwd(&t[GRAD_INPUT].t, &t[X].t, &t[PRE].t, &t[GRAD_X].t, &t[GRAD_PRE].t,
-                                       true, b->stream));
+    CHECK_OK(tgl_mhc_post_bwd(&t[GRAD_NEW].t, &t[Y].t, &t[X].t, &t[POST].t, &t[COMB].t, &t[GRAD_Y].t, &t[GRAD_X].t,
+                              &t[GRAD_POST].t, &t[GRAD_COMB].t, b->stream));
+    CHECK_OK(tgl_mhc_pre_apply_mix_bwd(&t[GRAD_INPUT].t, &t[X].t, &t[PRE].t, &t[GRAD_X].t, &t[GRAD_PRE].t, true,
+                                       b->stream));
     CHECK_OK(tgl_mhc_sinkhorn_bwd(&t[GRAD_COMB].t, &t[LOGITS].t, &t[GRAD_LOGITS].t, &PARAMS, b->stream));
-    CHECK_OK(tgl_mhc_pre_split_mixes_bwd(
-        &t[MIXES].t, &t[SCALE].t, &t[BASE].t, &t[GRAD_PRE].t, &t[GRAD_POST].t, &t[GRAD_LOGITS].t,
-        &t[GRAD_MIXES].t, &t[GRAD_SCALE].t, &t[GRAD_BASE].t, &PARAMS, workspace, bytes, b->stream));
-    CHECK_OK(tgl_mhc_norm_fn_bwd(&t[GRAD_MIXES].t, &t[X].t, &t[FN].t, NULL, &t[OUT_MUL].t, &t[SQRSUM].t,
-                                 &t[GRAD_X].t, &t[GRAD_FN].t, NULL, &PARAMS, workspace, bytes, b->stream));
+    CHECK_OK(tgl_mhc_pre_split_mixes_bwd(&t[MIXES].t, &t[SCALE].t, &t[BASE].t, &t[GRAD_PRE].t, &t[GRAD_POST].t,
+                                         &t[GRAD_LOGITS].t, &t[GRAD_MIXES].t, &t[GRAD_SCALE].t, &t[GRAD_BASE].t,
+                                         &PARAMS, workspace, bytes, b->stream));
+    CHECK_OK(tgl_mhc_norm_fn_bwd(&t[GRAD_MIXES].t, &t[X].t, &t[FN].t, NULL, &t[OUT_MUL].t, &t[SQRSUM].t, &t[GRAD_X].t,
+                                 &t[GRAD_FN].t, NULL, &PARAMS, workspace, bytes, b->stream));
 }
 
 static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
@@ -163,16 +192,12 @@ static const struct {
       OUT_MUL,
       0,
       3,
-      { { 0.065186, 0.071289, -0.006836 },
-        { 0.000244, -0.052246, 0.052490 },
-        { 0.076904, 0.029541, 0.055176 } } },
+      { { 0.065186, 0.071289, -0.006836 }, { 0.000244, -0.052246, 0.052490 }, { 0.076904, 0.029541, 0.055176 } } },
     { "mixes",
       MIXES,
       0,
       3,
-      { { 0.062325, 0.068161, -0.006536 },
-        { 0.000234, -0.049970, 0.050204 },
-        { 0.073539, 0.028248, 0.052761 } } },
+      { { 0.062325, 0.068161, -0.006536 }, { 0.000234, -0.049970, 0.050204 }, { 0.073539, 0.028248, 0.052761 } } },
     { "pre_mix",
       PRE,
       0,
@@ -304,11 +329,10 @@ static double bound_of(int which, double want)
     return SHAPES[which].is_bf16 ? ldexp(1, ilogb(want) - 7) * 1.01 : 2e-5 + 1e-7 * fabs(want);
 }
 
-static void check_number(const backend *b, const char *name, int t, int i, double seen, double want,
-                         double bound)
+static void check_number(const backend *b, const char *name, int t, int i, double seen, double want, double bound)
 {
-    CHECK_THAT(fabs(seen - want) <= bound, "%s: %s: number %d of token %d is %.9g, want %.9g", b->name, name,
-               i, t, seen, want);
+    CHECK_THAT(fabs(seen - want) <= bound, "%s: %s: number %d of token %d is %.9g, want %.9g", b->name, name, i, t,
+               seen, want);
 }
 
 static double sum_of_abs(const double *from, int count)
@@ -320,18 +344,16 @@ static double sum_of_abs(const double *from, int count)
 
 static void check_sums(const backend *b, double *made[NUM_TENSORS])
 {
-    const double input[] = { 130.259129, 128.513795, 130.116889 },
-                 grad_x[] = { 299.93213, 297.23992, 298.31624 };
-    const double new[] = { 878.62999, 880.30721, 880.71889 },
-                 next_input[] = { 218.53511, 218.03242, 218.26928 };
+    const double input[] = { 130.259129, 128.513795, 130.116889 }, grad_x[] = { 299.93213, 297.23992, 298.31624 };
+    const double new[] = { 878.62999, 880.30721, 880.71889 }, next_input[] = { 218.53511, 218.03242, 218.26928 };
     for (int t = 0; t < TOKENS; t++) {
         check_number(b, "sum of |input|", t, 0, sum_of_abs(made[INPUT] + t * HIDDEN, HIDDEN), input[t],
                      0x1p-9 * input[t]);
         check_number(b, "sum of |grad_x|", t, 0, sum_of_abs(made[GRAD_X] + t * COLUMNS, COLUMNS), grad_x[t],
                      0x1p-8 * grad_x[t]);
         check_number(b, "sum of |new|", t, 0, sum_of_abs(made[NEW] + t * COLUMNS, COLUMNS), new[t], 0.01);
-        check_number(b, "sum of |next input|", t, 0, sum_of_abs(made[NEXT_INPUT] + t * HIDDEN, HIDDEN),
-                     next_input[t], 0.03);
+        check_number(b, "sum of |next input|", t, 0, sum_of_abs(made[NEXT_INPUT] + t * HIDDEN, HIDDEN), next_input[t],
+                     0.03);
     }
 }
 
@@ -349,8 +371,7 @@ static void check_gradients_of_sums(const backend *b, double *made[NUM_TENSORS])
         slope *= -0.5 * r / (mean * COLUMNS);
         check_number(b, "gradient of sqrsum", t, 0, slope, of_squares[t], 1e-4 * fabs(of_squares[t]));
         for (int j = 0; j < 3; j++)
-            check_number(b, "gradient of out_mul", t, j, made[GRAD_MIXES][t * ROWS + j] * r,
-                         of_products[t][j], 2e-5);
+            check_number(b, "gradient of out_mul", t, j, made[GRAD_MIXES][t * ROWS + j] * r, of_products[t][j], 2e-5);
     }
 }
 
@@ -380,9 +401,8 @@ TEST(block)
             for (int i = 0; i < TOKENS * TABLE[k].count; i++) {
                 const int which = TABLE[k].which, t = i / TABLE[k].count, at = i % TABLE[k].count;
                 const double want = TABLE[k].want[t][at];
-                check_number(b, TABLE[k].name, t, at,
-                             made[which][t * (size_of(which) / TOKENS) + TABLE[k].first + at], want,
-                             bound_of(which, want));
+                check_number(b, TABLE[k].name, t, at, made[which][t * (size_of(which) / TOKENS) + TABLE[k].first + at],
+                             want, bound_of(which, want));
             }
         check_sums(b, made);
         check_gradients_of_sums(b, made);

@@ -5,8 +5,7 @@
 
 #define SIZES "num_tokens=3 num_streams=2 hidden=7,64"
 
-static void tokens_and_streams(const char *op, const char *names, const char *names_of_streams,
-                               const char *line)
+static void tokens_and_streams(const char *op, const char *names, const char *names_of_streams, const char *line)
 {
     check_far_in(0, op, names, line);
     check_far_in(1, op, names_of_streams, line);
@@ -27,8 +26,8 @@ TEST(pre_apply_mix)
 TEST(post)
 {
     tokens_and_streams("mhc_post_fwd", "x residual out", "residual out", SIZES " comb=0,1");
-    tokens_and_streams("mhc_post_bwd", "grad_out x residual grad_x grad_residual",
-                       "grad_out residual grad_residual", SIZES);
+    tokens_and_streams("mhc_post_bwd", "grad_out x residual grad_x grad_residual", "grad_out residual grad_residual",
+                       SIZES);
     tokens_and_streams("mhc_post_bwd", "grad_out x grad_x", "grad_out", SIZES " comb=0");
 }
 
@@ -46,10 +45,8 @@ TEST(norm_fn_fwd)
 
 TEST(pre_fwd)
 {
-    tokens_and_streams("mhc_pre_fwd", "residual out raw", "residual",
-                       SIZES " sums=exact norm=plain wanted=abcd");
-    tokens_and_streams("mhc_pre_fwd", "residual out", "residual",
-                       "num_tokens=2,33 hidden=1280 sums=exact repeat=2");
+    tokens_and_streams("mhc_pre_fwd", "residual out raw", "residual", SIZES " sums=exact norm=plain wanted=abcd");
+    tokens_and_streams("mhc_pre_fwd", "residual out", "residual", "num_tokens=2,33 hidden=1280 sums=exact repeat=2");
 }
 
 TEST(pre_finish_fwd) { tokens_and_streams("mhc_pre_finish_fwd", "residual out", "residual", SIZES); }
@@ -57,8 +54,7 @@ TEST(pre_finish_fwd) { tokens_and_streams("mhc_pre_finish_fwd", "residual out", 
 /* rows of whole vectors go through the ring */
 TEST(norm_fn_bwd)
 {
-    tokens_and_streams("mhc_norm_fn_bwd", "residual grad_residual", "residual grad_residual",
-                       SIZES " accumulate=0,1");
+    tokens_and_streams("mhc_norm_fn_bwd", "residual grad_residual", "residual grad_residual", SIZES " accumulate=0,1");
 }
 
 TEST(gates)

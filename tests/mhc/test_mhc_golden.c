@@ -20,7 +20,8 @@ static DLTensor *flat(const golden_call *c, const char *name, int ndim, tensor *
 static tgl_status sinkhorn(const golden_call *c)
 {
     tensor t[4];
-    const tgl_mhc_params params = { .has_sinkhorn_eps = true, .sinkhorn_eps = (float)golden_double(c->golden, "eps"),
+    const tgl_mhc_params params = { .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = (float)golden_double(c->golden, "eps"),
                                     .sinkhorn_repeat = golden_int(c->golden, "repeat") };
     const DLTensor *x = flat(c, "x", 3, &t[0]);
     TGL_TRY(tgl_mhc_sinkhorn_fwd(x, flat(c, "out", 3, &t[1]), &params, c->call->stream));
@@ -36,7 +37,8 @@ static size_t split_workspace(const golden_call *c)
 static tgl_status split(const golden_call *c)
 {
     tensor t[8];
-    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = (float)golden_double(c->golden, "mhc_pre_eps"),
+    const tgl_mhc_params params = { .has_pre_eps = true,
+                                    .pre_eps = (float)golden_double(c->golden, "mhc_pre_eps"),
                                     .has_post_mult = true,
                                     .post_mult = (float)golden_double(c->golden, "mhc_post_mult_value") };
     const DLTensor *mixes = flat(c, "input_mixes", 2, &t[0]), *scale = golden_arg(c, "mhc_scale");
@@ -77,7 +79,7 @@ static tgl_status expand(const golden_call *c)
     return tgl_mhc_expand_bwd(flat(c, "out_grad", 3, &t[2]), flat(c, "hidden_grad", 2, &t[3]), c->call->stream);
 }
 
-static tgl_status pre_apply_mix(const golden_call *c)       /* in one case a gradient is there before */
+static tgl_status pre_apply_mix(const golden_call *c) /* in one case a gradient is there before */
 {
     tensor t[6];
     const DLTensor *x = flat(c, "x", 3, &t[0]), *mix = flat(c, "mix", 2, &t[1]);
@@ -108,13 +110,14 @@ static size_t norm_fn_workspace(const golden_call *c)
     const size_t backward = tgl_mhc_norm_fn_bwd_workspace_size(x, fn);
     return forward > backward ? forward : backward;
 }
-static tgl_status norm_fn(const golden_call *c)             /* what the forward saves is not recorded */
+static tgl_status norm_fn(const golden_call *c) /* what the forward saves is not recorded */
 {
     tensor t[4], out_mul, sqrsum;
     const DLTensor *x = flat(c, "residual", 3, &t[0]), *fn = golden_arg(c, "mhc_fn");
     const DLTensor *weight = golden_arg(c, "mhc_norm_weight");
     const backend b = { .device = x->device, .stream = c->call->stream };
-    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)golden_double(c->golden, "mhc_norm_eps"),
+    const tgl_mhc_params params = { .has_rms_eps = true,
+                                    .rms_eps = (float)golden_double(c->golden, "mhc_norm_eps"),
                                     .accumulate = !strcmp(c->golden->name, "accumulate") };
     place(&b, &out_mul, TGL_F32, 2, SHAPE(x->shape[0], fn->shape[0]), NULL);
     place(&b, &sqrsum, TGL_F32, 1, SHAPE(x->shape[0]), NULL);
@@ -187,10 +190,13 @@ static size_t form_workspace(const golden_call *c)
 
 static tgl_mhc_params form_params(const golden_call *c)
 {
-    return (tgl_mhc_params){ .has_rms_eps = true, .rms_eps = (float)golden_double(c->golden, "rms_eps"),
-                             .has_norm_eps = true, .norm_eps = (float)golden_double(c->golden, "norm_eps"),
+    return (tgl_mhc_params){ .has_rms_eps = true,
+                             .rms_eps = (float)golden_double(c->golden, "rms_eps"),
+                             .has_norm_eps = true,
+                             .norm_eps = (float)golden_double(c->golden, "norm_eps"),
                              .post_eps = (float)golden_double(c->golden, "post_eps"),
-                             .sinkhorn_repeat = golden_int(c->golden, "repeat"), .norm = !golden_bool(c->golden, "shifted") };
+                             .sinkhorn_repeat = golden_int(c->golden, "repeat"),
+                             .norm = !golden_bool(c->golden, "shifted") };
 }
 
 /* A site of the shifted form, by separate ops: its input is collapsed by the gate of the site before. */
@@ -238,7 +244,7 @@ static tgl_status form(const golden_call *c)
                                golden_arg(c, "head_base"), golden_arg(c, "head_gain"), NULL, NULL, NULL,
                                golden_arg(c, "out"), NULL, NULL, NULL, NULL, &params, c->call->workspace,
                                c->call->workspace_bytes, c->call->stream);
-    const bool is_last = !strcmp(golden_text(c->golden, "exit"), "last");       /* otherwise the mean */
+    const bool is_last = !strcmp(golden_text(c->golden, "exit"), "last"); /* otherwise the mean */
     return tgl_mhc_pre_apply_mix_fwd(last, is_last ? of_site(c, "pre_mix", sites - 1, &t[0]) : golden_arg(c, "mix"),
                                      golden_arg(c, "out"), c->call->stream);
 }

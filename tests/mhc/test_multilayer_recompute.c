@@ -36,7 +36,10 @@ static void two_layers(const backend *b, bool in_place)
     discard(b, in_place ? &new : &residual);
 }
 
-TEST(worked_example) { FOR_BACKENDS(b) two_layers(b, false), two_layers(b, true); }
+TEST(worked_example)
+{
+    FOR_BACKENDS(b) two_layers(b, false), two_layers(b, true);
+}
 
 /* The separate ops, in steps of layers; two launches, since 64 are the most of one. new_residual of every layer is in
  * the same memory. */
@@ -80,7 +83,7 @@ TEST(equals_separate_ops)
 TEST(graph) { check_replayed("mhc_multilayer_recompute", "num_tokens=3 hidden=264 num_layers=3", 1); }
 
 extern tgl_signature tgl_mhc_multilayer_recompute_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)       /* one layer */
+static tgl_status invoke(DLTensor *const *t, const void *params) /* one layer */
 {
     return tgl_mhc_multilayer_recompute(t[0], &(tgl_mhc_layer){ t[1], t[2], t[3], t[4], t[5], t[6] }, 1, NULL);
 }
@@ -96,7 +99,7 @@ TEST(errors)
     CHECK_TEXT(tgl_last_error(), "layers: is NULL");
 }
 
-TEST(errors_of_later_layers)        /* nothing is written */
+TEST(errors_of_later_layers) /* nothing is written */
 {
     uint16_t data[2][2] = { { 0 } }, out[4][2] = { { 1, 1 }, { 1, 1 }, { 1, 1 }, { 1, 1 } };
     float mix[2] = { 1, 1 };

@@ -8,8 +8,9 @@ TESTS_OF_TABLE("mhc_norm_fn_bwd")
 static const float X[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
 static const float GRAD[] = { 0.3830134f, 0.06174586f, -0.4953421f, -0.4973054f,
                               0.8521441f, -0.8521441f, -0.8501027f, 0.8501027f };
-static const float OUT_MUL[] = { -0.359375f, 0.09375f, -0.109375f, 0.234375f,
-                                 0.90625f, -0.9375f, 0.171875f, -0.359375f };
+static const float OUT_MUL[] = {
+    -0.359375f, 0.09375f, -0.109375f, 0.234375f, 0.90625f, -0.9375f, 0.171875f, -0.359375f
+};
 
 static void backward(const backend *b, const float *old, bool accumulate, const float *want, const float *of_fn)
 {
@@ -38,16 +39,16 @@ static void backward(const backend *b, const float *old, bool accumulate, const 
     discard(b, &d), discard(b, &x), discard(b, &f), discard(b, &m), discard(b, &s);
 }
 
-TEST(worked_example)    /* and onto the gradients of post and pre_apply_mix */
+TEST(worked_example) /* and onto the gradients of post and pre_apply_mix */
 {
-    const float alone[] = { -0.1121828f, 0.1212697f, -0.02678691f, -0.05486743f,
-                            0.2193561f, -0.07951758f, -0.1959150f, -0.09074216f };
-    const float before[] = { 1.1796875f, 0.033447265625f, -0.3828125f, 0.73046875f,
-                             1.1640625f, 0.123046875f, -0.1962890625f, 0.271484375f };
-    const float after[] = { 1.070312f, 0.1542969f, -0.4101562f, 0.6757812f,
+    const float alone[] = { -0.1121828f, 0.1212697f,   -0.02678691f, -0.05486743f,
+                            0.2193561f,  -0.07951758f, -0.1959150f,  -0.09074216f };
+    const float before[] = { 1.1796875f, 0.033447265625f, -0.3828125f,    0.73046875f,
+                             1.1640625f, 0.123046875f,    -0.1962890625f, 0.271484375f };
+    const float after[] = { 1.070312f, 0.1542969f,  -0.4101562f, 0.6757812f,
                             1.382812f, 0.04345703f, -0.3925781f, 0.1806641f };
-    const float of_fn[] = { 0.2403564f, -0.4807129f, 0.1201782f, 0.7210693f,
-                            0.4807129f, 0.2403564f, -0.2403564f, 0.06008911f };
+    const float of_fn[] = { 0.2403564f, -0.4807129f, 0.1201782f,  0.7210693f,
+                            0.4807129f, 0.2403564f,  -0.2403564f, 0.06008911f };
     FOR_BACKENDS(b) {
         backward(b, before, false, alone, of_fn);
         backward(b, before, true, after, of_fn);
@@ -59,7 +60,8 @@ TEST(kernels_agree)
 {
     static const char *const lines[] = {
         "num_tokens=70 num_streams=2 hidden=136 num_rows=4,24 weight=0,1 accumulate=0,1 sums=normal",
-        "num_tokens=1,33 num_streams=4 hidden=264 sums=normal", "num_tokens=2100 num_streams=1 hidden=16 sums=normal", NULL
+        "num_tokens=1,33 num_streams=4 hidden=264 sums=normal", "num_tokens=2100 num_streams=1 hidden=16 sums=normal",
+        NULL
     };
     const case_op *op = case_find("mhc_norm_fn_bwd");
     if (!&test_choice) SKIP("kernels cannot be chosen");
@@ -102,7 +104,7 @@ TEST(batches)
     for (int i = 0; i < TOKENS * N * H; i++) case_encode(TGL_BF16, normal(4, i), &x[i]);
     for (int i = 0; i < TOKENS; i++) squares[i] = 200 + (float)i;
     FOR_BACKENDS(b)
-        for (int t = -1; t < TOKENS; t = t < 0 ? 0 : t + 12) {  /* all, then one at a time */
+        for (int t = -1; t < TOKENS; t = t < 0 ? 0 : t + 12) { /* all, then one at a time */
             const int64_t first = t < 0 ? 0 : t, count = t < 0 ? TOKENS : 1;
             tensor grad, in, f, m, s, grad_x, grad_fn;
             place(b, &grad, TGL_F32, 2, SHAPE(count, ROWS), d + first * ROWS);

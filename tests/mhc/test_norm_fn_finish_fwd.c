@@ -4,15 +4,16 @@
 
 TESTS_OF_TABLE("mhc_norm_fn_finish_fwd")
 
-TEST(worked_example)        /* the projection of docs/mhc.md's example, in two parts */
+TEST(worked_example) /* the projection of docs/mhc.md's example, in two parts */
 {
     /* doc: norm_fn_finish */
-    const float products[] = { 0, -0.0625f, 0.3125f, 0.25f, 0.1875f, -0.75f, 0.0625f, 0,     /**/
-                               -0.359375f, 0.15625f, -0.421875f, -0.015625f, 0.71875f, -0.1875f, 0.109375f,
-                               -0.359375f };
+    const float products[] = {
+        0,          -0.0625f, 0.3125f,    0.25f,      0.1875f,  -0.75f,   0.0625f,   0, /**/
+        -0.359375f, 0.15625f, -0.421875f, -0.015625f, 0.71875f, -0.1875f, 0.109375f, -0.359375f
+    };
     const float squares[] = { 10, 10.3125f };
     const float want[] = { -0.2255335f, 0.05883483f, -0.06864063f, 0.1470871f,
-                           0.5687367f, -0.5883483f, 0.1078639f, -0.2255335f };
+                           0.5687367f,  -0.5883483f, 0.1078639f,   -0.2255335f };
     /* end */
     FOR_BACKENDS(b) {
         tensor p, s, mixes, out_mul, sqrsum;
@@ -34,11 +35,12 @@ TEST(worked_example)        /* the projection of docs/mhc.md's example, in two p
     }
 }
 
-TEST(tree)          /* neighbours first: other orders give other sums */
+TEST(tree) /* neighbours first: other orders give other sums */
 {
     enum { SPLITS = 49 };
-    static float parts[SPLITS][2] = { [0] = { 0x1p24f, 0x1p24f }, [2] = { 1, 0 }, [3] = { 1, 0 },
-                                      [32] = { 0, 1 }, [48] = { 0, 1 } };
+    static float parts[SPLITS][2] = {
+        [0] = { 0x1p24f, 0x1p24f }, [2] = { 1, 0 }, [3] = { 1, 0 }, [32] = { 0, 1 }, [48] = { 0, 1 }
+    };
     static const float squares[SPLITS] = { 4 };
     FOR_BACKENDS(b) {
         tensor p, s, mixes;
@@ -49,7 +51,7 @@ TEST(tree)          /* neighbours first: other orders give other sums */
         const tgl_mhc_params params = { .has_rms_eps = true };
         CHECK_OK(tgl_mhc_norm_fn_finish_fwd(&p.t, &s.t, &mixes.t, NULL, NULL, 4, &params, b->stream));
         fetch(b, &mixes, seen);
-        for (int j = 0; j < 2; j++)             /* 2^24 + 1 would be rounded to 2^24 */
+        for (int j = 0; j < 2; j++) /* 2^24 + 1 would be rounded to 2^24 */
             CHECK_THAT(seen[j] == 0x1p24f + 2, "%s: row %d is %.9g, want 16777218", b->name, j, (double)seen[j]);
         discard(b, &p), discard(b, &s);
     }

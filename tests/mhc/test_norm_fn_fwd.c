@@ -34,9 +34,9 @@ TEST(worked_example)
 {
     const float weight[] = { 1, 0.5f, 2, 1, 1.5f, 1, 0.25f, 1 };
     const float mixes[] = { -0.2255335f, 0.05883483f, -0.06864063f, 0.1470871f,
-                            0.5687367f, -0.5883483f, 0.1078639f, -0.2255335f };
+                            0.5687367f,  -0.5883483f, 0.1078639f,   -0.2255335f };
     const float weighted[] = { -0.05883483f, 0.05883483f, -0.02941741f, 0.01961161f,
-                               0.4804845f, -0.5687367f, 0.09805805f, -0.05883483f };
+                               0.4804845f,   -0.5687367f, 0.09805805f,  -0.05883483f };
     const float out_mul[] = { -0.359375f, 0.09375f, -0.109375f, 0.234375f, 0.90625f, -0.9375f, 0.171875f, -0.359375f };
     float fn[64];
     for (int j = 0; j < 8; j++)
@@ -51,7 +51,7 @@ TEST(worked_example)
     }
 }
 
-TEST(rounds_fn)         /* to TF32, to nearest: 0.1, 1/3, 0.7; a tie goes away from zero */
+TEST(rounds_fn) /* to TF32, to nearest: 0.1, 1/3, 0.7; a tie goes away from zero */
 {
     const float x[] = { 1 }, fn[] = { 0.1f, 1.0f / 3, 0.7f, 1 + 0x1p-11f, -1 - 0x1p-11f, 1 + 0x1.8p-11f };
     const uint32_t want[] = { 0x3dccc000, 0x3eaaa000, 0x3f334000, 0x3f802000, 0xbf802000, 0x3f802000 };
@@ -61,11 +61,11 @@ TEST(rounds_fn)         /* to TF32, to nearest: 0.1, 1/3, 0.7; a tie goes away f
     }
 }
 
-TEST(special_values)    /* Inf and NaN of fn are kept; a row of zeros */
+TEST(special_values) /* Inf and NaN of fn are kept; a row of zeros */
 {
     const float x[] = { 1, 1, /**/ 0, 0 }, fn[] = { INFINITY, 0, /**/ NAN, 0, /**/ 1, 1, /**/ -INFINITY, 1 };
     const float want[] = { INFINITY, NAN, 2, -INFINITY, /**/ NAN, NAN, 0, NAN };
-    uint32_t bits = 0x7fffffff;         /* CUDA's NaN: all bits of the payload */
+    uint32_t bits = 0x7fffffff; /* CUDA's NaN: all bits of the payload */
     float odd[8];
     memcpy(odd, fn, sizeof odd);
     memcpy(&odd[2], &bits, sizeof bits);
@@ -103,8 +103,10 @@ TEST(batches)
 TEST(exchange)
 {
     FOR_BACKENDS(b)
-        check_lines("mhc_norm_fn_fwd", (const char *const[]){ "num_tokens=9,40 hidden=1280 num_rows=24 sums=exact",
-                                                              "num_tokens=70 hidden=128 num_rows=4 sums=exact", NULL }, b);
+        check_lines("mhc_norm_fn_fwd",
+                    (const char *const[]){ "num_tokens=9,40 hidden=1280 num_rows=24 sums=exact",
+                                           "num_tokens=70 hidden=128 num_rows=4 sums=exact", NULL },
+                    b);
 }
 
 TEST(graph) { check_replayed("mhc_norm_fn_fwd", "num_tokens=70 hidden=128", 1); }

@@ -16,7 +16,8 @@ enum { MOST = 512 };
 typedef struct { float mixes[MOST], out_mul[MOST], sqrsum[MOST]; } results;
 
 /* Of norm_fn_fwd, or from parts. */
-static results run(const backend *b, const DLTensor *residual, const DLTensor *fn, const DLTensor *weight, int64_t splits)
+static results run(const backend *b, const DLTensor *residual, const DLTensor *fn, const DLTensor *weight,
+                   int64_t splits)
 {
     const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = 1e-5f };
     const int64_t tokens = residual->shape[0], rows = fn->shape[0];
@@ -32,8 +33,8 @@ static results run(const backend *b, const DLTensor *residual, const DLTensor *f
         place(b, &parts, TGL_F32, 3, SHAPE(splits, tokens, rows), NULL);
         place(b, &squares, TGL_F32, 2, SHAPE(splits, tokens), NULL);
         CHECK_OK(tgl_mhc_norm_fn_parts_fwd(residual, fn, weight, &parts.t, &squares.t, workspace, bytes, b->stream));
-        CHECK_OK(tgl_mhc_norm_fn_finish_fwd(&parts.t, &squares.t, &mixes.t, &out_mul.t, &sqrsum.t, fn->shape[1], &params,
-                                            b->stream));
+        CHECK_OK(tgl_mhc_norm_fn_finish_fwd(&parts.t, &squares.t, &mixes.t, &out_mul.t, &sqrsum.t, fn->shape[1],
+                                            &params, b->stream));
     } else
         CHECK_OK(tgl_mhc_norm_fn_fwd(residual, fn, weight, &mixes.t, &out_mul.t, &sqrsum.t, &params, workspace, bytes,
                                      b->stream));
@@ -58,8 +59,8 @@ static void check_finished(const backend *b, int64_t tokens, int64_t n, int64_t 
     const results want = run(b, &residual.t, &f.t, has_weight ? &weight.t : NULL, 0);
     for (int splits = 1; splits <= 16; splits *= 2) {
         const results seen = run(b, &residual.t, &f.t, has_weight ? &weight.t : NULL, splits);
-        CHECK_THAT(!memcmp(&seen, &want, sizeof seen), "%s: %d tokens, n %d, h %d, %d splits", b->name, (int)tokens, (int)n,
-                   (int)h, splits);
+        CHECK_THAT(!memcmp(&seen, &want, sizeof seen), "%s: %d tokens, n %d, h %d, %d splits", b->name, (int)tokens,
+                   (int)n, (int)h, splits);
     }
     discard(b, &residual), discard(b, &f), discard(b, &weight);
     free(x), free(fn);
@@ -74,7 +75,7 @@ TEST(finished_is_norm_fn)
     }
 }
 
-TEST(worked_example)        /* of docs/mhc.md, whose four columns are one part */
+TEST(worked_example) /* of docs/mhc.md, whose four columns are one part */
 {
     const float x[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
     const float want[] = { -0.359375f, 0.09375f, -0.109375f, 0.234375f, 0.90625f, -0.9375f, 0.171875f, -0.359375f };
@@ -114,8 +115,8 @@ TEST(errors)
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[1].shape[1] = 9; x[1].strides = NULL, "fn: shape is [4, 9], want [1..80, 10]");
     CHECK_ERROR(x[4].shape[0] = 4; x[4].strides = NULL, "sqrsum_parts: shape is [4, 3], want [2, 3]");
-    CHECK_ERROR(x[3].shape[0] = x[4].shape[0] = 3; x[3].strides = x[4].strides = NULL,
-                "num_splits: is 3, want 1, 2, 4, 8 or 16");
+    CHECK_ERROR(x[3].shape[0] = x[4].shape[0] = 3;
+                x[3].strides = x[4].strides = NULL, "num_splits: is 3, want 1, 2, 4, 8 or 16");
 }
 
 TEST(empty) { check_empty(&tgl_mhc_norm_fn_parts_fwd_signature, invoke, "num_tokens=0 " SIZES); }

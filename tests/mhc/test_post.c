@@ -13,7 +13,7 @@ static void forward(const backend *b, const float *post, const float *comb, bool
     put(b, &x, 2, SHAPE(1, 4), Y);
     put(b, &residual, 3, SHAPE(1, 2, 4), X);
     place(b, &p, TGL_F32, 2, SHAPE(1, 2), post);
-    place(b, &c, TGL_F32, 3, SHAPE(1, 2, 2), comb);     /* NULL: not given */
+    place(b, &c, TGL_F32, 3, SHAPE(1, 2, 2), comb); /* NULL: not given */
     place(b, &out, TGL_BF16, 3, SHAPE(1, 2, 4), NULL);
     CHECK_OK(tgl_mhc_post_fwd(&x.t, &residual.t, &p.t, comb ? &c.t : NULL, in_place ? &residual.t : &out.t, b->stream));
     check_bf16(b, in_place ? &residual : &out, "out", want, 8);
@@ -26,16 +26,17 @@ TEST(worked_example)
     FOR_BACKENDS(b) forward(b, POST, COMB, false, want), forward(b, POST, COMB, true, want);
 }
 
-TEST(identity)          /* and a permutation: comb is [input, output] */
+TEST(identity) /* and a permutation: comb is [input, output] */
 {
     const float none[] = { 0, 0 }, same[] = { 1, 0, 0, 1 }, up[] = { 0, 0, 1, 0 };
     const float first[] = { 2, 1, -1, 0.25f, /**/ 0, 0, 0, 0 };
     FOR_BACKENDS(b) forward(b, none, same, false, X), forward(b, none, up, false, first);
 }
 
-TEST(without_comb)      /* the worked example; with its identity the same, but for the sign of zero and infinities */
+TEST(without_comb) /* the worked example; with its identity the same, but for the sign of zero and infinities */
 {
-    const float want[] = { 1.453125f, -2.90625f, 2.3125f, 3.21875f, /**/ 2.53125f, -0.0732421875f, 1.1484375f, 0.51953125f };
+    const float want[] = { 1.453125f,     -2.90625f,      2.3125f,    3.21875f,
+                           /**/ 2.53125f, -0.0732421875f, 1.1484375f, 0.51953125f };
     const float same[] = { 1, 0, 0, 1 };
     FOR_BACKENDS(b) {
         forward(b, POST, NULL, false, want), forward(b, POST, NULL, true, want);
@@ -47,8 +48,8 @@ TEST(worked_example_bwd)
 {
     const float grad[] = { 1, 0, -1, 2, /**/ 0.5f, 1, 0, -1 };
     const float of_x[] = { 1.4375f, 1.0703125f, -0.90234375f, 0.734375f };
-    const float of_residual[] = { 0.7890625f, 0.423828125f, -0.578125f, 0.73046875f, /**/ 0.7109375f, 0.578125f,
-                                  -0.423828125f, 0.271484375f };
+    const float of_residual[] = { 0.7890625f,      0.423828125f, -0.578125f,    0.73046875f,
+                                  /**/ 0.7109375f, 0.578125f,    -0.423828125f, 0.271484375f };
     FOR_BACKENDS(b) {
         tensor d, x, residual, p, c, out[4];
         put(b, &d, 3, SHAPE(1, 2, 4), grad);

@@ -37,13 +37,13 @@ static void backward(const backend *b, const float *old, bool accumulate, const 
     discard(b, &d), discard(b, &x), discard(b, &mix);
 }
 
-TEST(worked_example_bwd)        /* from nothing, whatever is there; and onto the gradient of post */
+TEST(worked_example_bwd) /* from nothing, whatever is there; and onto the gradient of post */
 {
-    const float old[] = { 0.7890625f, 0.423828125f, -0.578125f, 0.73046875f, /**/ 0.7109375f, 0.578125f, -0.423828125f,
-                          0.271484375f };
+    const float old[] = { 0.7890625f,      0.423828125f, -0.578125f,    0.73046875f,
+                          /**/ 0.7109375f, 0.578125f,    -0.423828125f, 0.271484375f };
     const float alone[] = { 0.390625f, -0.390625f, 0.1953125f, 0, /**/ 0.455078125f, -0.455078125f, 0.2275390625f, 0 };
-    const float added[] = { 1.1796875f, 0.033447265625f, -0.3828125f, 0.73046875f, /**/ 1.1640625f, 0.123046875f,
-                            -0.1962890625f, 0.271484375f };
+    const float added[] = { 1.1796875f,      0.033447265625f, -0.3828125f,    0.73046875f,
+                            /**/ 1.1640625f, 0.123046875f,    -0.1962890625f, 0.271484375f };
     const float nan[] = { NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
     FOR_BACKENDS(b) {
         backward(b, old, true, added);

@@ -8,9 +8,10 @@ TESTS_OF_TABLE("mhc_pre_finish_fwd")
 TEST(worked_example)
 {
     const float x[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
-    const float products[] = { 0, -0.0625f, 0.3125f, 0.25f, 0.1875f, -0.75f, 0.0625f, 0,     /**/
-                               -0.359375f, 0.15625f, -0.421875f, -0.015625f, 0.71875f, -0.1875f, 0.109375f,
-                               -0.359375f };
+    const float products[] = {
+        0,          -0.0625f, 0.3125f,    0.25f,      0.1875f,  -0.75f,   0.0625f,   0, /**/
+        -0.359375f, 0.15625f, -0.421875f, -0.015625f, 0.71875f, -0.1875f, 0.109375f, -0.359375f
+    };
     const float squares[] = { 10, 10.3125f };
     const float scale[] = { 0.5f, 1, 0.75f }, base[] = { -0.375f, -0.25f, -0.125f, 0, 0.125f, 0.25f, 0.375f, 0.5f };
     const float pre[] = { 0.3904198f, 0.4550769f }, post[] = { 0.9034811f, 1.073411f };
@@ -47,9 +48,16 @@ static void check_chain(const backend *b, int n, int groups)
     for (int i = 0; i < SPLITS * TOKENS * 80; i++) products[i] = (float)normal(20, i);
     for (int i = 0; i < SPLITS * TOKENS; i++) squares[i] = (float)(1 + i);
     for (int i = 0; i < 80; i++) base[i] = (float)normal(40, i), scale[i % 3] = (float)normal(60, i);
-    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = 1e-2f, .has_pre_eps = true, .pre_eps = 0.02f,
-                                    .has_sinkhorn_eps = true, .sinkhorn_eps = 1e-3f, .has_post_mult = true,
-                                    .post_mult = 1.5f, .post_eps = 1e-3f, .sinkhorn_repeat = 4 };
+    const tgl_mhc_params params = { .has_rms_eps = true,
+                                    .rms_eps = 1e-2f,
+                                    .has_pre_eps = true,
+                                    .pre_eps = 0.02f,
+                                    .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = 1e-3f,
+                                    .has_post_mult = true,
+                                    .post_mult = 1.5f,
+                                    .post_eps = 1e-3f,
+                                    .sinkhorn_repeat = 4 };
     tensor in, p, q, s, of, mixes, logits, made[4], want[4];
     put(b, &in, 3, SHAPE(TOKENS, n, HIDDEN), x);
     place(b, &p, TGL_F32, 3, SHAPE(SPLITS, TOKENS, rows), products);
@@ -67,8 +75,7 @@ static void check_chain(const backend *b, int n, int groups)
     CHECK_OK(tgl_mhc_pre_finish_fwd(&in.t, &p.t, &q.t, &s.t, &of.t, &made[0].t, groups > 1 ? &made[1].t : NULL,
                                     groups > 2 ? &made[2].t : NULL, &made[3].t, &params, b->stream));
     CHECK_OK(tgl_mhc_norm_fn_finish_fwd(&p.t, &q.t, &mixes.t, NULL, NULL, n * HIDDEN, &params, b->stream));
-    if (groups == 1)
-        CHECK_OK(tgl_mhc_head_compute_mix_fwd(&mixes.t, &s.t, &of.t, &want[0].t, &params, b->stream));
+    if (groups == 1) CHECK_OK(tgl_mhc_head_compute_mix_fwd(&mixes.t, &s.t, &of.t, &want[0].t, &params, b->stream));
     else
         CHECK_OK(tgl_mhc_pre_split_mixes_fwd(&mixes.t, &s.t, &of.t, &want[0].t, &want[1].t,
                                              groups > 2 ? &logits.t : NULL, &params, b->stream));
@@ -108,8 +115,8 @@ TEST(errors)
 {
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[1].dtype = tgl_dtype_to_dlpack(TGL_BF16), "out_mul_parts: dtype is bf16, want f32");
-    CHECK_ERROR(x[3].shape[0] = 1; x[1].shape[2] = x[4].shape[0] = 2; x[1].strides = NULL,
-                "scale: shape is [1], want [3] with comb_mix");
+    CHECK_ERROR(x[3].shape[0] = 1; x[1].shape[2] = x[4].shape[0] = 2;
+                x[1].strides = NULL, "scale: shape is [1], want [3] with comb_mix");
 }
 
 TEST(empty)

@@ -10,11 +10,14 @@ TESTS_OF_TABLE("mhc_pre_fwd")
 enum { PRE, POST, COMB, OUT, RAW, RSTD, OUT_MUL, SQRSUM, NUM_OUTPUTS };
 typedef struct {
     int64_t tokens, n, hidden, groups;
-    const uint16_t *residual;                   /* bf16 */
-    const float *fn, *weight, *scale, *base, *input_weight;     /* the weights may be NULL */
+    const uint16_t *residual;                               /* bf16 */
+    const float *fn, *weight, *scale, *base, *input_weight; /* the weights may be NULL */
     tgl_mhc_params params;
 } call;
-typedef struct { void *out[NUM_OUTPUTS]; size_t bytes[NUM_OUTPUTS]; } results;
+typedef struct {
+    void *out[NUM_OUTPUTS];
+    size_t bytes[NUM_OUTPUTS];
+} results;
 
 static int64_t rows_of(const call *c) { return c->groups == 3 ? c->n * (c->n + 2) : c->groups * c->n; }
 
@@ -77,10 +80,10 @@ static results fused(const backend *b, const call *c)
     place_inputs(b, c, &in), place_outputs(b, c, out);
     void *workspace = workspace_of(b, &in, &bytes);
     CHECK_OK(tgl_mhc_pre_fwd(&in.residual.t, &in.fn.t, c->weight ? &in.weight.t : NULL, &in.scale.t, &in.base.t,
-                             c->input_weight ? &in.input_weight.t : NULL, &out[PRE].t, c->groups > 1 ? &out[POST].t : NULL,
-                             c->groups > 2 ? &out[COMB].t : NULL, &out[OUT].t, &out[RAW].t,
-                             c->params.norm ? &out[RSTD].t : NULL, &out[OUT_MUL].t, &out[SQRSUM].t, &c->params, workspace,
-                             bytes, b->stream));
+                             c->input_weight ? &in.input_weight.t : NULL, &out[PRE].t,
+                             c->groups > 1 ? &out[POST].t : NULL, c->groups > 2 ? &out[COMB].t : NULL, &out[OUT].t,
+                             &out[RAW].t, c->params.norm ? &out[RSTD].t : NULL, &out[OUT_MUL].t, &out[SQRSUM].t,
+                             &c->params, workspace, bytes, b->stream));
     discard_inputs(b, c, &in);
     return fetch_outputs(b, out);
 }
@@ -201,13 +204,17 @@ static int check_random(const backend *b, int64_t tokens, int64_t hidden, int64_
     free_call(&c);
     return num_fitting;
 }
-#define FOR_GPUS(b) if (!&test_choice) SKIP("kernels cannot be chosen"); FOR_BACKENDS(b) if (!backend_is_cpu(b))
+#define FOR_GPUS(b)                                      \
+    if (!&test_choice) SKIP("kernels cannot be chosen"); \
+    FOR_BACKENDS(b)                                      \
+        if (!backend_is_cpu(b))
 
 /* Sizes that kernels for few and for many tokens take. */
 TEST(kernels_agree)
 {
-    static const struct { int64_t tokens, hidden, groups; } calls[] = { { 1, 1280, 3 }, { 19, 1280, 3 }, { 32, 1280, 1 },
-                                                                        { 33, 1280, 2 } };
+    static const struct {
+        int64_t tokens, hidden, groups;
+    } calls[] = { { 1, 1280, 3 }, { 19, 1280, 3 }, { 32, 1280, 1 }, { 33, 1280, 2 } };
     FOR_GPUS(b)
         for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
             for (int is_normed = 0; is_normed < 2; is_normed++)
@@ -223,7 +230,8 @@ TEST(tuned_sizes_agree)
             for (int is_normed = 0; is_normed < 2; is_normed++) {
                 const int num_fitting = check_random(b, 3, hidden[i], 3, is_normed);
                 if (b->is_emulated && !getenv("EMU_ARCH")) CHECK_INT(num_fitting, 4);
-                if (!b->is_emulated) check_random(b, 100, hidden[i], 3, is_normed), check_random(b, 1000, hidden[i], 3, is_normed);
+                if (!b->is_emulated)
+                    check_random(b, 100, hidden[i], 3, is_normed), check_random(b, 1000, hidden[i], 3, is_normed);
             }
 }
 
@@ -246,14 +254,16 @@ TEST(many_trips)
 }
 
 /* Tokens `first` .. of a call by themselves have the bits that they have among all. */
-static void check_slice(const backend *b, const call *c, const results *all, int64_t first, int64_t count, const char *when)
+static void check_slice(const backend *b, const call *c, const results *all, int64_t first, int64_t count,
+                        const char *when)
 {
     call some = *c;
     some.tokens = count;
     some.residual = c->residual + first * c->n * c->hidden;
     results seen = fused(b, &some);
     for (int i = 0; i < NUM_OUTPUTS; i++)
-        CHECK_THAT(!memcmp(seen.out[i], (char *)all->out[i] + first * (int64_t)(all->bytes[i] / (size_t)c->tokens), seen.bytes[i]),
+        CHECK_THAT(!memcmp(seen.out[i], (char *)all->out[i] + first * (int64_t)(all->bytes[i] / (size_t)c->tokens),
+                           seen.bytes[i]),
                    "%s: %s: output %d of %d tokens from %d on, hidden %d", b->name, when, i, (int)count, (int)first,
                    (int)c->hidden);
     discard_results(&seen);
@@ -298,8 +308,8 @@ static void run_layers(const backend *b, const call *c, uint16_t *to)
     place(b, &x, TGL_BF16, 2, SHAPE(c->tokens, c->hidden), c->residual);
     for (int layer = 0; layer < 6; layer++) {
         CHECK_OK(tgl_mhc_expand_fwd(&x.t, &in.residual.t, b->stream));
-        CHECK_OK(tgl_mhc_pre_fwd(&in.residual.t, &in.fn.t, NULL, &in.scale.t, &in.base.t, &in.input_weight.t, NULL, NULL, NULL,
-                                 &x.t, NULL, NULL, NULL, NULL, &c->params, workspace, bytes, b->stream));
+        CHECK_OK(tgl_mhc_pre_fwd(&in.residual.t, &in.fn.t, NULL, &in.scale.t, &in.base.t, &in.input_weight.t, NULL,
+                                 NULL, NULL, &x.t, NULL, NULL, NULL, NULL, &c->params, workspace, bytes, b->stream));
     }
     fetch(b, &x, to);
     discard_inputs(b, c, &in);
@@ -318,8 +328,8 @@ TEST(calls_in_a_row)
                     run_layers(b, &c, made[has_pdl]);
                 }
                 CHECK_OK(tgl_set_pdl(had_pdl));
-                CHECK_THAT(!memcmp(made[0], made[1], (size_t)(2 * tokens[k] * hidden[i])), "%s: %d tokens, hidden %d", b->name,
-                           (int)tokens[k], (int)hidden[i]);
+                CHECK_THAT(!memcmp(made[0], made[1], (size_t)(2 * tokens[k] * hidden[i])), "%s: %d tokens, hidden %d",
+                           b->name, (int)tokens[k], (int)hidden[i]);
                 free(made[0]), free(made[1]), free_call(&c);
             }
 }
@@ -328,29 +338,33 @@ TEST(calls_in_a_row)
 TEST(exchange)
 {
     FOR_BACKENDS(b)
-        check_lines("mhc_pre_fwd", (const char *const[]){ "num_tokens=9 hidden=1280 norm=none,bf16 repeat=1 sums=exact",
-                                                          "num_tokens=40 hidden=1280 norm=none,bf16 repeat=1 sums=exact", NULL }, b);
+        check_lines("mhc_pre_fwd",
+                    (const char *const[]){ "num_tokens=9 hidden=1280 norm=none,bf16 repeat=1 sums=exact",
+                                           "num_tokens=40 hidden=1280 norm=none,bf16 repeat=1 sums=exact", NULL },
+                    b);
 }
 
 /* NaN, infinities and numbers that round to infinity, in fn and in the residual: where they are, and nowhere else. */
 TEST(odd_numbers_agree)
 {
     enum { TOKENS = 12, N = 4, H = 1280, ODD = 11 };
-    static const uint32_t odd[ODD] = { 0x7fffffff, 0x7f800001, 0xffc00000, 0x7f800000, 0xff800000, 0x7f7fffff, 0xff7ff000,
-                                    0x7f7fefff, 0x00000001, 0x80001000, 0x007fffff };
+    static const uint32_t odd[ODD] = { 0x7fffffff, 0x7f800001, 0xffc00000, 0x7f800000, 0xff800000, 0x7f7fffff,
+                                       0xff7ff000, 0x7f7fefff, 0x00000001, 0x80001000, 0x007fffff };
     FOR_GPUS(b) {
         call c = random_call(TOKENS, N, H, 3);
         float *const fn = (float *)(uintptr_t)c.fn;
         uint16_t *const x = (uint16_t *)(uintptr_t)c.residual;
         for (int j = 0; j < ODD; j++) memcpy(&fn[j * N * H + 401 * j], &odd[j], 4);
-        for (int t = 0; t < TOKENS; t++)        /* 0 times infinity is no number, and signs would tell too little */
+        for (int t = 0; t < TOKENS; t++) /* 0 times infinity is no number, and signs would tell too little */
             for (int j = 0; j < ODD; j++) x[t * N * H + 401 * j] = 0x3f80;
         check_kernels(b, &c);
         results made = fused(b, &c);
         for (int t = 0; t < TOKENS; t++) {
             const float *mul = (const float *)made.out[OUT_MUL] + t * 24;
             for (int j = 0; j < 24; j++)
-                CHECK_THAT(j < 3 ? isnan(mul[j]) : j < 7 ? isinf(mul[j]) && (mul[j] < 0) == (odd[j] >> 31) : isfinite(mul[j]),
+                CHECK_THAT(j < 3   ? isnan(mul[j])
+                           : j < 7 ? isinf(mul[j]) && (mul[j] < 0) == (odd[j] >> 31)
+                                   : isfinite(mul[j]),
                            "%s: product %d of token %d is %g", b->name, j, t, (double)mul[j]);
         }
         discard_results(&made);
@@ -403,8 +417,9 @@ TEST(worked_example)
     float fn[64];
     uint16_t x[8];
     fill_fn(fn, 8), encode(X, x, 8);
-    const call c = { 1, 2, 4, 3, x, fn, NULL, SCALE, BASE, NULL,
-                     { .has_pre_eps = true, .pre_eps = 0.01f, .sinkhorn_repeat = 2 } };
+    const call c = {
+        1, 2, 4, 3, x, fn, NULL, SCALE, BASE, NULL, { .has_pre_eps = true, .pre_eps = 0.01f, .sinkhorn_repeat = 2 }
+    };
     FOR_BACKENDS(b) {
         results made = fused(b, &c);
         check_near(b->name, made.out[PRE], pre, 2, 2e-7, 0);
@@ -432,7 +447,16 @@ TEST(normed_example)
     float fn[64];
     uint16_t x[8];
     fill_fn(fn, 8), encode(z, x, 8);
-    const call c = { 1, 2, 4, 3, x, fn, NULL, SCALE, BASE, gain,
+    const call c = { 1,
+                     2,
+                     4,
+                     3,
+                     x,
+                     fn,
+                     NULL,
+                     SCALE,
+                     BASE,
+                     gain,
                      { .has_pre_eps = true, .pre_eps = 0.01f, .sinkhorn_repeat = 2, .norm = true } };
     FOR_BACKENDS(b) {
         results made = fused(b, &c);
@@ -465,11 +489,21 @@ TEST(head_example)
 /* Zero rows; epsilons of 0 and 1e-20 are no defaults; a NaN stays in its token. */
 TEST(special_values)
 {
-    const float rows[] = { 0, 0, 0, 0, 0, 0, 0, 0, /**/ 1, -2, 0.5f, 3, 2, NAN, -1, 0.25f, /**/ 1, -2, 0.5f, 3, 2, 1, -1, 0 };
+    const float rows[] = { 0, 0,   0,  0,     0,      0,  0,    0, /**/ 1, -2, 0.5f, 3,
+                           2, NAN, -1, 0.25f, /**/ 1, -2, 0.5f, 3, 2,      1,  -1,   0 };
     float fn[64];
     uint16_t x[24];
     fill_fn(fn, 8), encode(rows, x, 24);
-    call c = { 3, 2, 4, 3, x, fn, NULL, SCALE, BASE, NULL,
+    call c = { 3,
+               2,
+               4,
+               3,
+               x,
+               fn,
+               NULL,
+               SCALE,
+               BASE,
+               NULL,
                { .has_rms_eps = true, .rms_eps = 1e-20f, .has_norm_eps = true, .norm_eps = 1e-20f, .norm = true } };
     FOR_BACKENDS(b) {
         for (int is_zero = 0; is_zero < 2; is_zero++) {
@@ -490,8 +524,8 @@ TEST(special_values)
 TEST(graph)
 {
     check_replayed("mhc_pre_fwd", "num_tokens=70 hidden=128 norm=bf16 wanted=abcdefg repeat=2", 1);
-    check_replayed("mhc_pre_fwd", "num_tokens=9 hidden=1280 norm=bf16 wanted=abcdefg repeat=2", 1);     /* split */
-    check_replayed("mhc_pre_fwd", "num_tokens=40 hidden=1280 wanted=abcdfg repeat=2", 1);               /* stream */
+    check_replayed("mhc_pre_fwd", "num_tokens=9 hidden=1280 norm=bf16 wanted=abcdefg repeat=2", 1); /* split */
+    check_replayed("mhc_pre_fwd", "num_tokens=40 hidden=1280 wanted=abcdfg repeat=2", 1);           /* stream */
     check_replayed("mhc_pre_fwd", "num_tokens=40 hidden=1280 norm=bf16 wanted=abcdefg repeat=2 sums=exact", 1);
 }
 
@@ -501,8 +535,8 @@ extern tgl_signature tgl_mhc_pre_fwd_signature;
 static tgl_status invoke(DLTensor *const *t, const void *params)
 {
     static _Alignas(256) char workspace[8192];
-    return tgl_mhc_pre_fwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13], params,
-                           workspace, sizeof workspace, NULL);
+    return tgl_mhc_pre_fwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13],
+                           params, workspace, sizeof workspace, NULL);
 }
 #define SIZES_OF_CALL "num_streams=2 hidden=5 num_groups=3 norm=1"
 #define GOOD_CALL &tgl_mhc_pre_fwd_signature, "num_tokens=3 " SIZES_OF_CALL, invoke
@@ -512,8 +546,8 @@ TEST(errors)
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "residual: dtype is f16, want bf16");
     CHECK_ERROR(x[1].shape[0] = 7, "fn: shape is [7, 10], want [8, 10]");
-    CHECK_ERROR(x[3].shape[0] = 2; x[1].shape[0] = x[4].shape[0] = x[12].shape[1] = 4; x[12].strides = NULL,
-                "scale: shape is [2], want [3] with comb_mix");
+    CHECK_ERROR(x[3].shape[0] = 2; x[1].shape[0] = x[4].shape[0] = x[12].shape[1] = 4;
+                x[12].strides = NULL, "scale: shape is [2], want [3] with comb_mix");
 }
 
 TEST(empty) { check_empty(&tgl_mhc_pre_fwd_signature, invoke, "num_tokens=0 " SIZES_OF_CALL); }

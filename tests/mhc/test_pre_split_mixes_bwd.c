@@ -31,14 +31,14 @@ static void split_bwd(const backend *b, int64_t tokens, int64_t n, const float *
 TEST(worked_example)
 {
     const float mixes[] = { -0.2255335f, 0.05883483f, -0.06864063f, 0.1470871f,
-                            0.5687367f, -0.5883483f, 0.1078639f, -0.2255335f };
+                            0.5687367f,  -0.5883483f, 0.1078639f,   -0.2255335f };
     const float scale[] = { 0.5f, 1, 0.75f }, pre[] = { 3.25f, 0.5f }, post[] = { -1, -1 };
     const float comb[] = { 1.136192f, -1.136192f, -1.133470f, 1.133470f };
     const float want[] = { 0.3830134f, 0.06174586f, -0.4953421f, -0.4973054f,
                            0.8521441f, -0.8521441f, -0.8501027f, 0.8501027f };
     const float of_scale[] = { -0.1654991f, -0.03914661f, 0.9367748f };
     const float of_base[] = { 0.7660269f, 0.1234917f, -0.4953421f, -0.4973054f,
-                              1.136192f, -1.136192f, -1.133470f, 1.133470f };
+                              1.136192f,  -1.136192f, -1.133470f,  1.133470f };
     float base[8];
     for (int j = 0; j < 8; j++) base[j] = (float)(j - 3) / 8;
     FOR_BACKENDS(b) {
@@ -51,7 +51,7 @@ TEST(worked_example)
     }
 }
 
-TEST(long_sums)         /* many signed terms, within what TileKernels' test allows of the exact sum */
+TEST(long_sums) /* many signed terms, within what TileKernels' test allows of the exact sum */
 {
     enum { TOKENS = 4096, N = 4, COLUMNS = 24 };
     static float mixes[TOKENS * COLUMNS], made[TOKENS * COLUMNS];
@@ -100,8 +100,8 @@ TEST(errors)
 {
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_BF16), "mixes: dtype is bf16, want f32");
-    CHECK_ERROR(x[0].shape[1] = x[2].shape[0] = x[6].shape[1] = x[8].shape[0] = 7; x[0].strides = x[6].strides = NULL,
-                "mixes: shape is [3, 7], want [3, n * (n + 2)] for n in 1..8");
+    CHECK_ERROR(x[0].shape[1] = x[2].shape[0] = x[6].shape[1] = x[8].shape[0] = 7;
+                x[0].strides = x[6].strides = NULL, "mixes: shape is [3, 7], want [3, n * (n + 2)] for n in 1..8");
     CHECK_ERROR(x[1].shape[0] = x[7].shape[0] = 2, "grad_comb: is given, want NULL for mixes without comb");
 }
 

@@ -24,9 +24,9 @@ static void split(const backend *b, int64_t tokens, int64_t n, const float *mixe
 TEST(worked_example)
 {
     const float mixes[] = { -0.2255335f, 0.05883483f, -0.06864063f, 0.1470871f,
-                            0.5687367f, -0.5883483f, 0.1078639f, -0.2255335f };
+                            0.5687367f,  -0.5883483f, 0.1078639f,   -0.2255335f };
     const float scale[] = { 0.5f, 1, 0.75f };
-    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = 0.01f };    /* post_mult is 2 */
+    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = 0.01f }; /* post_mult is 2 */
     float base[8];
     for (int j = 0; j < 8; j++) base[j] = (float)(j - 3) / 8;
     FOR_BACKENDS(b) {
@@ -38,7 +38,7 @@ TEST(worked_example)
     }
 }
 
-TEST(gates)             /* saturated ones are 0 and 1; an epsilon of 0 is one; without comb there are two scales */
+TEST(gates) /* saturated ones are 0 and 1; an epsilon of 0 is one; without comb there are two scales */
 {
     const float mixes[] = { 1e4f, -1e4f, INFINITY, NAN, 100, -100, 0, 1 }, ones[] = { 1, 1 }, zeros[8] = { 0 };
     FOR_BACKENDS(b) {

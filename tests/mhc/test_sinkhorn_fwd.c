@@ -12,7 +12,7 @@ TEST(worked_example)
     const float twice[] = { 0.5762365f, 0.4230120f, 0.4237625f, 0.5769870f };
     const float ten[] = { 0.5766118f, 0.4233872f, 0.4233872f, 0.5766118f };
     FOR_BACKENDS(b) {
-        sinkhorn(b, 1, 2, x, 2, 1e-6f, twice, 2e-7);    /* one token, n = 2, two repeats, within 2e-7 */
+        sinkhorn(b, 1, 2, x, 2, 1e-6f, twice, 2e-7); /* one token, n = 2, two repeats, within 2e-7 */
         sinkhorn(b, 1, 2, x, 10, 1e-6f, ten, 2e-7);
     }
     /* end */
@@ -55,7 +55,7 @@ TEST(definition)
                     }
 }
 
-TEST(special_values)    /* one NaN or inf, or a row of -inf, spoils its token alone */
+TEST(special_values) /* one NaN or inf, or a row of -inf, spoils its token alone */
 {
     const float inf = INFINITY;
     float x[] = { 1, 2, 3, 4, /**/ 1, inf, 0, 0, /**/ 1, NAN, 0, 0, /**/ -inf, -inf, 0, 0, /**/ -inf, 5, 1, -inf };
@@ -69,14 +69,15 @@ TEST(special_values)    /* one NaN or inf, or a row of -inf, spoils its token al
     FOR_BACKENDS(b) sinkhorn(b, 5, 2, x, 3, 1e-6f, want, 4e-7);
 }
 
-TEST(defaults)          /* 20 repeats, 1e-6; an epsilon of 0 is one */
+TEST(defaults) /* 20 repeats, 1e-6; an epsilon of 0 is one */
 {
     const float x[] = { 3, 0, -1, 0, 2, 0, 0, 1, -2 };
     FOR_BACKENDS(b) {
         float seen[4][9];
         const tgl_mhc_params params[] = { { 0 },
                                           { .has_sinkhorn_eps = true, .sinkhorn_eps = 1e-6f, .sinkhorn_repeat = 20 },
-                                          { .has_sinkhorn_eps = true }, { .sinkhorn_eps = 1, .sinkhorn_repeat = 20 } };
+                                          { .has_sinkhorn_eps = true },
+                                          { .sinkhorn_eps = 1, .sinkhorn_repeat = 20 } };
         for (int i = 0; i < 4; i++) {
             tensor in, out;
             place(b, &in, TGL_F32, 3, SHAPE(1, 3, 3), x);

@@ -30,14 +30,14 @@ static void *workspace_of(const backend *b, size_t bytes)
 TEST(worked_example)
 {
     const float mixes[] = { -0.2255335f, 0.05883483f, -0.06864063f, 0.1470871f,
-                            0.5687367f, -0.5883483f, 0.1078639f, -0.2255335f };
+                            0.5687367f,  -0.5883483f, 0.1078639f,   -0.2255335f };
     const float scale[] = { 0.5f, 1, 0.75f }, base[] = { -0.375f, -0.25f, -0.125f, 0, 0.125f, 0.25f, 0.375f, 0.5f };
     const float pre[] = { 3.25f, 0.5f }, post[] = { -1, -1 }, comb[] = { 6.5f, -4.5f, 3.5f, 1.75f };
     const float want[] = { 0.3830134f, 0.06174586f, -0.4953421f, -0.4973054f,
                            0.8521441f, -0.8521441f, -0.8501027f, 0.8501027f };
     const float of_scale[] = { -0.1654991f, -0.03914661f, 0.9367748f };
     const float of_base[] = { 0.7660269f, 0.1234917f, -0.4953421f, -0.4973054f,
-                              1.136192f, -1.136192f, -1.133470f, 1.133470f };
+                              1.136192f,  -1.136192f, -1.133470f,  1.133470f };
     const tgl_mhc_params params = { .sinkhorn_repeat = 2 };
     FOR_BACKENDS(b) {
         tensor t[COUNT];
@@ -66,8 +66,9 @@ TEST(is_sinkhorn_then_split)
     }
     for (int i = 0; i < 80; i++) base[i] = (float)normal(5, i), scale[i % 3] = (float)normal(7, i);
     mixes[100] = NAN, mixes[200] = INFINITY, mixes[300] = -INFINITY;
-    const tgl_mhc_params params = { .has_post_mult = true, .post_mult = 1.5f, .has_sinkhorn_eps = true,
-                                    .sinkhorn_eps = 1e-3f };
+    const tgl_mhc_params params = {
+        .has_post_mult = true, .post_mult = 1.5f, .has_sinkhorn_eps = true, .sinkhorn_eps = 1e-3f
+    };
     for (int n = 1; n <= 8; n++)
         FOR_BACKENDS(b) {
             const int64_t columns = n * (n + 2), counts[] = { TOKENS * columns, 3, columns };
@@ -83,8 +84,8 @@ TEST(is_sinkhorn_then_split)
             CHECK_OK(tgl_mhc_split_sinkhorn_bwd(&t[MIXES].t, &t[SCALE].t, &t[BASE].t, &t[PRE].t, &t[POST].t, &t[COMB].t,
                                                 &t[GRAD_MIXES].t, &t[GRAD_SCALE].t, &t[GRAD_BASE].t, &params, workspace,
                                                 bytes, b->stream));
-            CHECK_OK(tgl_mhc_pre_split_mixes_fwd(&t[MIXES].t, &t[SCALE].t, &t[BASE].t, &gate[0].t, &gate[1].t, &logits.t,
-                                                 &params, b->stream));
+            CHECK_OK(tgl_mhc_pre_split_mixes_fwd(&t[MIXES].t, &t[SCALE].t, &t[BASE].t, &gate[0].t, &gate[1].t,
+                                                 &logits.t, &params, b->stream));
             CHECK_OK(tgl_mhc_sinkhorn_bwd(&t[COMB].t, &logits.t, &of_logits.t, &params, b->stream));
             CHECK_OK(tgl_mhc_pre_split_mixes_bwd(&t[MIXES].t, &t[SCALE].t, &t[BASE].t, &t[PRE].t, &t[POST].t,
                                                  &of_logits.t, &other[GRAD_MIXES].t, &other[GRAD_SCALE].t,
@@ -114,10 +115,10 @@ TEST(errors)
 {
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_BF16), "mixes: dtype is bf16, want f32");
-    CHECK_ERROR(x[0].shape[1] = x[2].shape[0] = x[6].shape[1] = x[8].shape[0] = 7; x[0].strides = x[6].strides = NULL,
-                "mixes: shape is [3, 7], want [3, n * (n + 2)] for n in 1..8");
-    CHECK_ERROR(x[0].shape[1] = x[2].shape[0] = x[6].shape[1] = x[8].shape[0] = 15; x[0].strides = x[6].strides = NULL,
-                "grad_pre_mix: shape is [..., 2], want [..., 3]");
+    CHECK_ERROR(x[0].shape[1] = x[2].shape[0] = x[6].shape[1] = x[8].shape[0] = 7;
+                x[0].strides = x[6].strides = NULL, "mixes: shape is [3, 7], want [3, n * (n + 2)] for n in 1..8");
+    CHECK_ERROR(x[0].shape[1] = x[2].shape[0] = x[6].shape[1] = x[8].shape[0] = 15;
+                x[0].strides = x[6].strides = NULL, "grad_pre_mix: shape is [..., 2], want [..., 3]");
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

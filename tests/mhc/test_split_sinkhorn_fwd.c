@@ -8,7 +8,7 @@ TESTS_OF_TABLE("mhc_split_sinkhorn_fwd")
 TEST(worked_example)
 {
     const float mixes[] = { -0.2255335f, 0.05883483f, -0.06864063f, 0.1470871f,
-                            0.5687367f, -0.5883483f, 0.1078639f, -0.2255335f };
+                            0.5687367f,  -0.5883483f, 0.1078639f,   -0.2255335f };
     const float scale[] = { 0.5f, 1, 0.75f }, base[] = { -0.375f, -0.25f, -0.125f, 0, 0.125f, 0.25f, 0.375f, 0.5f };
     const float pre[] = { 0.3904198f, 0.4550769f }, post[] = { 0.9034811f, 1.073411f };
     const float comb[] = { 0.5762365f, 0.4230120f, 0.4237625f, 0.5769870f };
@@ -35,8 +35,13 @@ TEST(is_split_then_sinkhorn)
     for (int i = 0; i < MOST; i++) mixes[i] = (float)normal(3, i) * (i % 7 ? 1 : 40);
     for (int i = 0; i < 80; i++) base[i] = (float)normal(5, i), scale[i % 3] = (float)normal(7, i);
     mixes[100] = NAN, mixes[200] = INFINITY, mixes[300] = -INFINITY;
-    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = 0.01f, .has_post_mult = true, .post_mult = 1.5f,
-                                    .post_eps = 1e-3f, .has_sinkhorn_eps = true, .sinkhorn_eps = 1e-3f };
+    const tgl_mhc_params params = { .has_pre_eps = true,
+                                    .pre_eps = 0.01f,
+                                    .has_post_mult = true,
+                                    .post_mult = 1.5f,
+                                    .post_eps = 1e-3f,
+                                    .has_sinkhorn_eps = true,
+                                    .sinkhorn_eps = 1e-3f };
     for (int n = 1; n <= 8; n++)
         FOR_BACKENDS(b) {
             const int64_t columns = n * (n + 2), counts[] = { TOKENS * n, TOKENS * n, TOKENS * n * n };

@@ -10,7 +10,10 @@
 
 /* ---- workspaces ---- */
 
-typedef struct { void *data; size_t bytes; } scratch;
+typedef struct {
+    void *data;
+    size_t bytes;
+} scratch;
 
 static inline scratch make_scratch(const backend *b, size_t bytes)
 {
@@ -36,12 +39,29 @@ static inline void check_scratch(const backend *b, const scratch *s, const char 
 
 /* The arrays of tgl_moe_mapping, in its order. The last is in host memory. */
 enum {
-    POS_TO_EXPERT, POS_TO_TOKEN, POS_TO_TOKEN_TOPK, TOKEN_TOPK_TO_POS, EXPERT_START, EXPERT_END, LENGTH, COUNT,
-    PSUM_END, LENGTH_ON_HOST, NUM_ARRAYS
+    POS_TO_EXPERT,
+    POS_TO_TOKEN,
+    POS_TO_TOKEN_TOPK,
+    TOKEN_TOPK_TO_POS,
+    EXPERT_START,
+    EXPERT_END,
+    LENGTH,
+    COUNT,
+    PSUM_END,
+    LENGTH_ON_HOST,
+    NUM_ARRAYS
 };
 static const char *const array_names[NUM_ARRAYS] = {
-    "pos_to_expert", "pos_to_token", "pos_to_token_topk", "token_topk_to_pos", "expert_start", "expert_end",
-    "num_tokens_per_expert", "count", "psum_end", "num_tokens_per_expert_host",
+    "pos_to_expert",
+    "pos_to_token",
+    "pos_to_token_topk",
+    "token_topk_to_pos",
+    "expert_start",
+    "expert_end",
+    "num_tokens_per_expert",
+    "count",
+    "psum_end",
+    "num_tokens_per_expert_host",
 };
 
 typedef struct {
@@ -57,8 +77,8 @@ static inline int64_t array_length(const mapped *m, int i)
 
 static inline tgl_moe_mapping as_mapping(tensor t[NUM_ARRAYS])
 {
-    return (tgl_moe_mapping){ &t[0].t, &t[1].t, &t[2].t, &t[3].t, &t[4].t, &t[5].t, &t[6].t, &t[7].t, &t[8].t,
-                              &t[9].t, { 0 } };
+    return (tgl_moe_mapping){ &t[0].t, &t[1].t, &t[2].t, &t[3].t, &t[4].t, &t[5].t,
+                              &t[6].t, &t[7].t, &t[8].t, &t[9].t, { 0 } };
 }
 
 /* All tensors of a mapping on a device, poisoned; `m` has the sizes and gets the arrays, until
@@ -109,8 +129,8 @@ static inline void free_mapped(mapped *m)
 static inline void check_array(const backend *b, const mapped *m, int which, const int32_t *want)
 {
     for (int64_t i = 0; i < array_length(m, which); i++)
-        if (!CHECK_THAT(m->at[which][i] == want[i], "%s: %s[%d] is %d, want %d", b->name, array_names[which],
-                        (int)i, (int)m->at[which][i], (int)want[i]))
+        if (!CHECK_THAT(m->at[which][i] == want[i], "%s: %s[%d] is %d, want %d", b->name, array_names[which], (int)i,
+                        (int)m->at[which][i], (int)want[i]))
             return;
 }
 

@@ -16,8 +16,7 @@ static inline case_instance *open_line(const char *op_name, const char *line, co
     const case_op *op = case_find(op_name);
     case_params params;
     case_instance *k = NULL;
-    if (CHECK_OK(case_at(op, (const char *const[]){ line, NULL }, 0, &params)))
-        CHECK_OK(case_open(op, &params, b, &k));
+    if (CHECK_OK(case_at(op, (const char *const[]){ line, NULL }, 0, &params))) CHECK_OK(case_open(op, &params, b, &k));
     return k;
 }
 
@@ -26,8 +25,7 @@ static inline uint64_t verify(case_instance *k, int round, const char *what)
     case_report report;
     uint64_t hash = 0;
     CHECK_OK(case_verify(k, round, &report, &hash));
-    CHECK_THAT(report.result == CASE_PASSED, "%s: %s: %s: %s", k->on->name, k->problem.label, what,
-               report.text);
+    CHECK_THAT(report.result == CASE_PASSED, "%s: %s: %s: %s", k->on->name, k->problem.label, what, report.text);
     return hash;
 }
 

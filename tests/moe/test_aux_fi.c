@@ -32,7 +32,7 @@ static void check_shares(const int64_t *idx, int64_t num_tokens, int64_t num_top
 TEST(worked_example)
 {
     /* doc: aux_fi */
-    const int64_t *topk_idx = EXPERTS(0, 2, /**/ 2, 0, /**/ 0, -1, /**/ -1, -1);    /* counts are 3, 0, 2 */
+    const int64_t *topk_idx = EXPERTS(0, 2, /**/ 2, 0, /**/ 0, -1, /**/ -1, -1); /* counts are 3, 0, 2 */
     check_shares(topk_idx, 4, 2, 2, SHARES(1.125f, 0, 0.75f));
     check_shares(topk_idx, 4, 2, 1, SHARES(2.25f, 0, 1.5f));
     /* end */
@@ -45,16 +45,16 @@ TEST(one_rounding)
     check_shares(topk_idx, 3, 2, 7, SHARES(6.0f / 21.0f, 3.0f / 21.0f, 0));
     check_shares(topk_idx, 6, 1, INT64_MAX / 6,
                  SHARES(6.0f / 9223372036854775808.0f, 3.0f / 9223372036854775808.0f, 0));
-    check_shares(topk_idx, 3, 2, 5592407, SHARES(6.0f / 16777220.0f, 3.0f / 16777220.0f, 0));  /* 16777221 */
+    check_shares(topk_idx, 3, 2, 5592407, SHARES(6.0f / 16777220.0f, 3.0f / 16777220.0f, 0)); /* 16777221 */
 }
 
 TEST(no_tokens) { check_shares(NULL, 0, 2, 3, SHARES(0, 0, 0, 0)); }
 
 TEST(num_sms)
 {
-    check_num_sms("moe_aux_fi", (const char *const[]){
-        "num_tokens=40 num_topk=8 num_experts=9", "num_tokens=5000 num_topk=8 num_experts=256 routing=skewed",
-        "num_tokens=900 num_topk=8 num_experts=5000", NULL });
+    check_num_sms("moe_aux_fi", (const char *const[]){ "num_tokens=40 num_topk=8 num_experts=9",
+                                                       "num_tokens=5000 num_topk=8 num_experts=256 routing=skewed",
+                                                       "num_tokens=900 num_topk=8 num_experts=5000", NULL });
 }
 
 TEST(graph) { check_replayed("moe_aux_fi", "num_tokens=5000 num_topk=8 num_experts=256", 1); }
@@ -75,8 +75,7 @@ TEST(errors)
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[0].dtype.bits = 16, "topk_idx: dtype is i16, want i32 or i64");
     CHECK_ERROR(scalar[0] = 0, "num_aux_topk: is 0, want >= 1");
-    CHECK_ERROR(scalar[0] = INT64_MAX / 2,
-                "num_aux_topk: is 4611686018427387903 for 3 tokens, want a product < 2^63");
+    CHECK_ERROR(scalar[0] = INT64_MAX / 2, "num_aux_topk: is 4611686018427387903 for 3 tokens, want a product < 2^63");
     CHECK_ERROR(x[1].shape[0] = (int64_t)1 << 31, "fi: shape is [2147483648], want [0..2147483647]");
 }
 
@@ -86,6 +85,5 @@ TEST(errors_of_workspace)
                            "num_tokens=1000000 num_topk=8 num_experts=256 num_aux_topk=2");
 }
 
-TEST(empty) { check_empty(&tgl_moe_aux_fi_signature, invoke, "num_tokens=0 num_topk=8 num_experts=0 num_aux_topk=1");
-}
+TEST(empty) { check_empty(&tgl_moe_aux_fi_signature, invoke, "num_tokens=0 num_topk=8 num_experts=0 num_aux_topk=1"); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -11,7 +11,7 @@ static float score_of(test_random *r, int kind)
 {
     switch (kind) {
     case 0: return (float)test_below(r, 1 << 20) - (1 << 19);
-    case 1: return (float)test_below(r, 40);                        /* ties around the last place */
+    case 1: return (float)test_below(r, 40); /* ties around the last place */
     case 2: return test_below(r, 4) ? -INFINITY : (float)test_below(r, 9) - 4;
     case 3: return test_below(r, 3) ? NAN : (float)test_below(r, 99);
     case 4: return test_below(r, 2) ? 0.0f : -0.0f;
@@ -45,8 +45,8 @@ static void check_list(const float *scores, int num_scores, int size, int after)
         limit = next_best(scores, num_scores, limit);
         const uint32_t index = tgl_rank_index(best.ranks[i]);
         if (!CHECK_THAT(index == (uint32_t)limit && tgl_rank_value(best.ranks[i]) == value_of(scores[limit]),
-                        "%d of %d scores after %d: pick %d is %u, want %d", size, num_scores, after, i,
-                        (unsigned)index, limit))
+                        "%d of %d scores after %d: pick %d is %u, want %d", size, num_scores, after, i, (unsigned)index,
+                        limit))
             return;
     }
 }
@@ -78,8 +78,10 @@ TEST(long_lists)
         for (int order = 0; order < NUM_ORDERS; order++) {
             const int length = lengths[n];
             for (int e = 0; e < length; e++)
-                scores[e] = order == RISING ? (float)e : order == FALLING ? (float)-e
-                            : order == EQUAL ? 2.5f : score_of(&r, order);
+                scores[e] = order == RISING    ? (float)e
+                            : order == FALLING ? (float)-e
+                            : order == EQUAL   ? 2.5f
+                                               : score_of(&r, order);
             const int size = sizes[test_below(&r, sizeof sizes / sizeof *sizes)];
             check_list(scores, length, size, 0);
             if (size + 7 <= length) check_list(scores, length, size, 7);
@@ -100,7 +102,7 @@ TEST(many_equal_scores)
         }
 }
 
-TEST(runs)      /* of a row, added one by one */
+TEST(runs) /* of a row, added one by one */
 {
     test_random r = test_seed("runs");
     float scores[MAX_SCORES];

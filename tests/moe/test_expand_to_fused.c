@@ -6,7 +6,10 @@
 
 static const char rows[] = "moe_expand_to_fused", rows_and_sf[] = "moe_expand_to_fused_with_sf";
 
-TEST(check_list) { FOR_BACKENDS(b) check_lines(rows, case_find(rows)->lists[CASE_CHECK], b); }
+TEST(check_list)
+{
+    FOR_BACKENDS(b) check_lines(rows, case_find(rows)->lists[CASE_CHECK], b);
+}
 TEST(check_list_with_sf)
 {
     FOR_BACKENDS(b) check_lines(rows_and_sf, case_find(rows_and_sf)->lists[CASE_CHECK], b);
@@ -48,7 +51,7 @@ TEST(worked_example)
     }
 }
 
-TEST(worked_example_with_sf)    /* columns of eight: six positions, rounded up to a multiple of four */
+TEST(worked_example_with_sf) /* columns of eight: six positions, rounded up to a multiple of four */
 {
     FOR_BACKENDS(b) {
         tensor tx, tsf, tpos, texpert, tout, tout_sf;
@@ -73,14 +76,14 @@ TEST(worked_example_with_sf)    /* columns of eight: six positions, rounded up t
         uint8_t many[64 * 6] = { 0 };
         place(b, &wide_x, TGL_E4M3, 2, SHAPE(4, 8), many);
         place(b, &wide_out, TGL_E4M3, 2, SHAPE(6, 8), many);
-        CHECK_OK(tgl_moe_expand_to_fused_with_sf(&wide_x.t, &tsf.t, &tpos.t, &texpert.t, &wide_out.t,
-                                                 &columns.t, 1, b->stream));
+        CHECK_OK(tgl_moe_expand_to_fused_with_sf(&wide_x.t, &tsf.t, &tpos.t, &texpert.t, &wide_out.t, &columns.t, 1,
+                                                 b->stream));
         check_contents(b, &tout_sf, storage, "out_sf, eight factors in two words");
         place(b, &tout_sf, TGL_I32, 2, SHAPE(6, 1), poison);
         tensor one_sf;
         place(b, &one_sf, TGL_I32, 2, SHAPE(4, 1), sf);
-        CHECK_OK(tgl_moe_expand_to_fused_with_sf(&tx.t, &one_sf.t, &tpos.t, &texpert.t, &tout.t, &tout_sf.t,
-                                                 1, b->stream));
+        CHECK_OK(tgl_moe_expand_to_fused_with_sf(&tx.t, &one_sf.t, &tpos.t, &texpert.t, &tout.t, &tout_sf.t, 1,
+                                                 b->stream));
         check_contents(b, &tout, out, "out");
         check_contents(b, &tout_sf, ((const int32_t[]){ 10, 11, 20, 0, 10, 11 }), "out_sf, packed");
         discard(b, &tx), discard(b, &tsf), discard(b, &tpos), discard(b, &texpert), discard(b, &one_sf);
@@ -90,7 +93,7 @@ TEST(worked_example_with_sf)    /* columns of eight: six positions, rounded up t
 
 /* ---- properties ---- */
 
-TEST(follows_the_mapping)       /* of get_fused_mapping: row p is that of token pos_to_token[p] */
+TEST(follows_the_mapping) /* of get_fused_mapping: row p is that of token pos_to_token[p] */
 {
     enum { TOKENS = 50, TOPK = 6, EXPERTS = 11, POSITIONS = TOKENS * TOPK + 15 * EXPERTS, HIDDEN = 40 };
     static uint16_t x[TOKENS * HIDDEN], seen[POSITIONS * HIDDEN];
@@ -135,11 +138,12 @@ TEST(huge_rows_without_a_position) /* the estimate of work must not overflow */
 
 TEST(num_sms)
 {
-    check_num_sms(rows, (const char *const[]){
-        "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", NULL });
+    check_num_sms(rows,
+                  (const char *const[]){ "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", NULL });
     check_num_sms(rows_and_sf, (const char *const[]){
-        "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16 num_per_channels=32 "
-        "out_sf_layout=packed,columns", NULL });
+                                   "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16 num_per_channels=32 "
+                                   "out_sf_layout=packed,columns",
+                                   NULL });
 }
 
 TEST(graph)
@@ -147,8 +151,8 @@ TEST(graph)
     check_replayed(rows, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", 1);
     check_replayed(rows, "num_tokens=3000 num_topk=2 num_experts=40 hidden=144 alignment=16", 1);
     check_replayed(rows_and_sf, "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", 1);
-    check_replayed(rows_and_sf,
-                   "num_tokens=40 num_topk=8 num_experts=9 hidden=7 alignment=16 out_sf_layout=columns", 1);
+    check_replayed(rows_and_sf, "num_tokens=40 num_topk=8 num_experts=9 hidden=7 alignment=16 out_sf_layout=columns",
+                   1);
 }
 
 /* ---- errors ---- */
@@ -175,10 +179,8 @@ TEST(errors)
 }
 TEST(empty)
 {
-    check_empty(&tgl_moe_expand_to_fused_signature, expand,
-                "num_tokens=3 hidden=64 num_topk=2 num_positions=0");
-    check_empty(&tgl_moe_expand_to_fused_signature, expand,
-                "num_tokens=3 hidden=0 num_topk=2 num_positions=6");
+    check_empty(&tgl_moe_expand_to_fused_signature, expand, "num_tokens=3 hidden=64 num_topk=2 num_positions=0");
+    check_empty(&tgl_moe_expand_to_fused_signature, expand, "num_tokens=3 hidden=0 num_topk=2 num_positions=6");
 }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }
 #undef GOOD_CALL
@@ -197,9 +199,9 @@ TEST(errors_of_the_number_of_factors)
     CHECK_ERROR(scalar[0] = 4, "x_sf: shape is [3, 4], want [3, 2]");
     CHECK_ERROR(scalar[0] = INT64_MAX, "x_sf: shape is [3, 4], want [3, 1]");
     CHECK_ERROR(x[1].dtype = x[5].dtype = tgl_dtype_to_dlpack(TGL_I32), "x_sf: shape is [3, 4], want [3, 1]");
-    CHECK_ERROR(x[0].dtype = x[4].dtype = tgl_dtype_to_dlpack(TGL_U8); scalar[0] = 1,
-                "x_sf: shape is [3, 4], want [3, 8] or [3, 16]");
-    CHECK_ERROR(x[0].dtype = x[4].dtype = tgl_dtype_to_dlpack(TGL_E2M1X2),  /* a factor for two bytes, not one */
+    CHECK_ERROR(x[0].dtype = x[4].dtype = tgl_dtype_to_dlpack(TGL_U8);
+                scalar[0] = 1, "x_sf: shape is [3, 4], want [3, 8] or [3, 16]");
+    CHECK_ERROR(x[0].dtype = x[4].dtype = tgl_dtype_to_dlpack(TGL_E2M1X2), /* a factor for two bytes, not one */
                 "x_sf: shape is [3, 4], want [3, 8]");
 }
 

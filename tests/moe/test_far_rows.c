@@ -6,7 +6,7 @@
 #include "support.h"
 
 enum { ROWS = 2, ELEMENT = 4 };
-static const int64_t far = ((int64_t)1 << 32) + 8;      /* elements from row to row */
+static const int64_t far = ((int64_t)1 << 32) + 8; /* elements from row to row */
 
 /* The case as it is, then with the rows of tensor `name` far apart. */
 static void check_instance(case_instance *k, const char *name)
@@ -20,8 +20,7 @@ static void check_instance(case_instance *k, const char *name)
     char *rows = far_reserve(k->on, bytes);
     if (!rows) return;
     for (int64_t r = 0; r < ROWS; r++)
-        CHECK_OK(backend_upload(k->on, rows + r * far * ELEMENT, case_element(t, (int64_t[]){ r, 0 }),
-                                row_bytes));
+        CHECK_OK(backend_upload(k->on, rows + r * far * ELEMENT, case_element(t, (int64_t[]){ r, 0 }), row_bytes));
     for (int is_far = 0; is_far < 2; is_far++) {
         if (is_far) k->tensors[i].data = rows, k->tensors[i].byte_offset = 0, k->tensors[i].strides = strides;
         CHECK_OK(case_poison(k, is_far));
@@ -64,10 +63,7 @@ TEST(get_fused_mapping) /* few pairs and many: one of each kernel */
 }
 
 TEST(topk_gate) { check_far("moe_topk_gate", "scores", "num_tokens=2 num_experts=72 num_topk=6 dtype=i32"); }
-TEST(top2_sum_gate)
-{
-    check_far("moe_top2_sum_gate", "logits", "num_tokens=2 num_experts=72 num_topk=6 dtype=i32");
-}
+TEST(top2_sum_gate) { check_far("moe_top2_sum_gate", "logits", "num_tokens=2 num_experts=72 num_topk=6 dtype=i32"); }
 
 TEST(normalize_weight) /* a lane per element, by vectors, a warp per row */
 {
@@ -76,8 +72,7 @@ TEST(normalize_weight) /* a lane per element, by vectors, a warp per row */
 
 TEST(expand_to_fused) /* by columns and by bulk stores */
 {
-    check_far("moe_expand_to_fused", "x",
-              "num_tokens=2 num_topk=2 num_experts=4 hidden=7,8 alignment=1 dtype=f32");
+    check_far("moe_expand_to_fused", "x", "num_tokens=2 num_topk=2 num_experts=4 hidden=7,8 alignment=1 dtype=f32");
 }
 
 TEST(reduce_fused)

@@ -14,8 +14,13 @@ static const float *scores_of(const backend *b, int scoring, const float *logits
     memset(padded, 0, sizeof padded);
     memcpy(padded, logits, (size_t)count * 4);
     for (int i = 0; i < PER_TOKEN; i++) table[i] = i;
-    gate g = { .num_tokens = (count + PER_TOKEN - 1) / PER_TOKEN, .num_experts = PER_TOKEN,
-               .num_topk = PER_TOKEN, .logits = padded, .vocabulary = 1, .input_ids = ids, .tid2eid = table };
+    gate g = { .num_tokens = (count + PER_TOKEN - 1) / PER_TOKEN,
+               .num_experts = PER_TOKEN,
+               .num_topk = PER_TOKEN,
+               .logits = padded,
+               .vocabulary = 1,
+               .input_ids = ids,
+               .tid2eid = table };
     g.params = (tgl_moe_gate_params){ .scoring = (tgl_moe_scoring)scoring, .no_renormalize = true };
     CHECK_OK(call_gate(b, TGL_I64, &g, &r));
     return r.weights;
@@ -30,10 +35,9 @@ static void check_scores(int scoring, const float *logits, const float *want, in
 TEST(examples)
 {
     /* doc: scores */
-    check_scores(TGL_MOE_SIGMOID, LOGITS(0, 2, -1, 1), WEIGHTS(0.5f, 0.880797f, 0.268941f, 0.731059f), 4,
+    check_scores(TGL_MOE_SIGMOID, LOGITS(0, 2, -1, 1), WEIGHTS(0.5f, 0.880797f, 0.268941f, 0.731059f), 4, 5e-7f);
+    check_scores(TGL_MOE_SQRTSOFTPLUS, LOGITS(0, 2, -1, 1), WEIGHTS(0.832555f, 1.458399f, 0.559698f, 1.145976f), 4,
                  5e-7f);
-    check_scores(TGL_MOE_SQRTSOFTPLUS, LOGITS(0, 2, -1, 1),
-                 WEIGHTS(0.832555f, 1.458399f, 0.559698f, 1.145976f), 4, 5e-7f);
     check_scores(TGL_MOE_SIGMOID, LOGITS(-100, 100), WEIGHTS(0, 1), 2, 0);
     check_scores(TGL_MOE_SQRTSOFTPLUS, LOGITS(-200, 25, 100), WEIGHTS(0, 5, 10), 3, 0);
     /* end */
@@ -110,8 +114,8 @@ TEST(accuracy_of_subnormals)
         const float *seen = scores_of(b, TGL_MOE_SQRTSOFTPLUS, logits, MAX_SLOTS);
         for (int i = 0; i < MAX_SLOTS; i++) {
             const double softplus = log1p(exp((double)logits[i])), square = (double)seen[i] * (double)seen[i];
-            if (!CHECK_THAT(fabs(square - softplus) <= 2 * unit + softplus * 1e-6, "%s: score of %a is %a",
-                            b->name, (double)logits[i], (double)seen[i]))
+            if (!CHECK_THAT(fabs(square - softplus) <= 2 * unit + softplus * 1e-6, "%s: score of %a is %a", b->name,
+                            (double)logits[i], (double)seen[i]))
                 break;
         }
     }
@@ -132,7 +136,7 @@ TEST(the_forms_meet)
     }
 }
 
-TEST(softmax)   /* against double; rows far from 0, rows with few relevant logits */
+TEST(softmax) /* against double; rows far from 0, rows with few relevant logits */
 {
     static float logits[MAX_SLOTS];
     test_random r = test_seed("softmax");
@@ -143,7 +147,8 @@ TEST(softmax)   /* against double; rows far from 0, rows with few relevant logit
                     : kind == 1 ? 20 * x
                     : kind == 2 ? 1e4f + x
                     : kind == 3 ? -1e30f * fabsf(x)
-                                : i % 3 ? -INFINITY : x;
+                    : i % 3     ? -INFINITY
+                                : x;
     }
     logits[7] = NAN;
     FOR_BACKENDS(b) {
@@ -159,8 +164,7 @@ TEST(softmax)   /* against double; rows far from 0, rows with few relevant logit
                 const double want = isnan(row[i]) ? 0 : exp((double)row[i] - largest) / sum;
                 const double is = (double)seen[t * PER_TOKEN + i];
                 CHECK_THAT(fabs(is - want) <= 1e-8 + 2e-6 * want,
-                           "%s: score of expert %d of token %d is %.9g, want %.9g", b->name, i, (int)t, is,
-                           want);
+                           "%s: score of expert %d of token %d is %.9g, want %.9g", b->name, i, (int)t, is, want);
             }
         }
     }

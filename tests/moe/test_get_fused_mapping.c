@@ -14,7 +14,7 @@ TEST(worked_example)
 {
     FOR_BACKENDS(b) {
         /* doc: get_fused_mapping */
-        const int64_t topk_idx[] = { 0, 2, /**/ 2, 0, /**/ 0, -1, /**/ -1, -1 };    /* four tokens of two */
+        const int64_t topk_idx[] = { 0, 2, /**/ 2, 0, /**/ 0, -1, /**/ -1, -1 }; /* four tokens of two */
         mapped m = { .num_tokens = 4, .num_topk = 2, .num_experts = 3, .alignment = 2, .num_positions = 6 };
         map_tokens(b, topk_idx, &m);
         check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2, 2));
@@ -30,7 +30,7 @@ TEST(worked_example)
         check_array(b, &m, LENGTH_ON_HOST, ENTRIES(4, 0, 2));
         free_mapped(&m);
 
-        m.num_positions = 10;       /* four more than needed */
+        m.num_positions = 10; /* four more than needed */
         map_tokens(b, topk_idx, &m);
         check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2, 2, -1, -1, -1, -1));
         check_array(b, &m, POS_TO_TOKEN, ENTRIES(0, 1, 2, -1, 0, 1, -1, -1, -1, -1));
@@ -38,7 +38,7 @@ TEST(worked_example)
         check_array(b, &m, TOKEN_TOPK_TO_POS, ENTRIES(0, 4, 5, 1, 2, -1, -1, -1));
         free_mapped(&m);
 
-        m.num_positions = 5;        /* one less: a pair has no position, the arrays by expert are the same */
+        m.num_positions = 5; /* one less: a pair has no position, the arrays by expert are the same */
         map_tokens(b, topk_idx, &m);
         check_array(b, &m, POS_TO_EXPERT, ENTRIES(0, 0, 0, -1, 2));
         check_array(b, &m, TOKEN_TOPK_TO_POS, ENTRIES(0, 4, -1, 1, 2, -1, -1, -1));
@@ -49,7 +49,7 @@ TEST(worked_example)
     }
 }
 
-TEST(layouts_of_grouped_gemms)      /* 3, 0, 130 and 5 tokens, segments of 128 rows */
+TEST(layouts_of_grouped_gemms) /* 3, 0, 130 and 5 tokens, segments of 128 rows */
 {
     FOR_BACKENDS(b) {
         int64_t topk_idx[138];
@@ -60,9 +60,8 @@ TEST(layouts_of_grouped_gemms)      /* 3, 0, 130 and 5 tokens, segments of 128 r
         /* doc: layouts */
         check_array(b, &m, COUNT, ENTRIES(3, 0, 130, 5));
         check_array(b, &m, EXPERT_START, ENTRIES(0, 128, 128, 384));
-        check_array(b, &m, PSUM_END, ENTRIES(3, 128, 258, 389));    /* where an expert's rows end, unpadded */
-        for (int p = 0; p < 512; p++)
-            layout[p] = p < 3 ? 0 : p >= 128 && p < 258 ? 2 : p >= 384 && p < 389 ? 3 : -1;
+        check_array(b, &m, PSUM_END, ENTRIES(3, 128, 258, 389)); /* where an expert's rows end, unpadded */
+        for (int p = 0; p < 512; p++) layout[p] = p < 3 ? 0 : p >= 128 && p < 258 ? 2 : p >= 384 && p < 389 ? 3 : -1;
         check_array(b, &m, POS_TO_EXPERT, layout);
         /* end */
         check_array(b, &m, EXPERT_END, ENTRIES(128, 128, 384, 512));
@@ -102,7 +101,7 @@ static void check_properties(const backend *b, const int64_t *topk_idx, const ma
         }
         REQUIRE(flat < slots && m->at[TOKEN_TOPK_TO_POS][flat] == p && topk_idx[flat] == e);
         REQUIRE(flat / k == m->at[POS_TO_TOKEN][p]);
-        REQUIRE(p == m->at[EXPERT_START][e] || last < flat);      /* ascending within an expert */
+        REQUIRE(p == m->at[EXPERT_START][e] || last < flat); /* ascending within an expert */
         last = flat;
         taken++;
     }
@@ -118,8 +117,10 @@ static void check_properties(const backend *b, const int64_t *topk_idx, const ma
 
 TEST(properties)
 {
-    static const struct { int64_t num_tokens, num_topk, num_experts, alignment; } sizes[] = {
-        { 57, 6, 9, 64 }, { 57, 6, 9, 128 }, { 130, 8, 32, 1 }, { 130, 9, 4, 16 }, { 1, 1, 1, 1 },
+    static const struct {
+        int64_t num_tokens, num_topk, num_experts, alignment;
+    } sizes[] = {
+        { 57, 6, 9, 64 },   { 57, 6, 9, 128 }, { 130, 8, 32, 1 },    { 130, 9, 4, 16 }, { 1, 1, 1, 1 },
         { 3, 33, 1024, 3 }, { 40, 2, 385, 7 }, { 700, 8, 256, 128 }, { 9, 4, 3000, 2 },
     };
     FOR_BACKENDS(b)
@@ -129,8 +130,10 @@ TEST(properties)
             test_random r = test_seed("properties");
             for (int64_t i = 0; i < slots; i++)
                 topk_idx[i] = test_below(&r, sizes[s].num_experts + sizes[s].num_experts / 2 + 1) - 1;
-            mapped m = { .num_tokens = sizes[s].num_tokens, .num_topk = sizes[s].num_topk,
-                         .num_experts = sizes[s].num_experts, .alignment = sizes[s].alignment };
+            mapped m = { .num_tokens = sizes[s].num_tokens,
+                         .num_topk = sizes[s].num_topk,
+                         .num_experts = sizes[s].num_experts,
+                         .alignment = sizes[s].alignment };
             const int64_t bound = slots + (m.alignment - 1) * m.num_experts;
             const int64_t counts[] = { bound, bound / 3, 1, 0 };
             for (int i = 0; i < 4; i++) {
@@ -145,13 +148,13 @@ TEST(properties)
 
 TEST(num_sms)
 {
-    check_num_sms("moe_get_fused_mapping", (const char *const[]){
-        "num_tokens=40 num_topk=8 num_experts=9 alignment=16 counts=1 host=1",
-        "num_tokens=600 num_topk=8 num_experts=256 alignment=128 num_positions=bound",
-        "num_tokens=1500 num_topk=8 num_experts=72 alignment=16 routing=some_empty",
-        "num_tokens=1030 num_topk=8 num_experts=2 alignment=16 counts=1 host=1",
-        "num_tokens=1030 num_topk=8 num_experts=31 alignment=16 counts=1 host=1",
-        "num_tokens=60 num_topk=6 num_experts=2048 alignment=16 counts=1", NULL });
+    check_num_sms("moe_get_fused_mapping",
+                  (const char *const[]){ "num_tokens=40 num_topk=8 num_experts=9 alignment=16 counts=1 host=1",
+                                         "num_tokens=600 num_topk=8 num_experts=256 alignment=128 num_positions=bound",
+                                         "num_tokens=1500 num_topk=8 num_experts=72 alignment=16 routing=some_empty",
+                                         "num_tokens=1030 num_topk=8 num_experts=2 alignment=16 counts=1 host=1",
+                                         "num_tokens=1030 num_topk=8 num_experts=31 alignment=16 counts=1 host=1",
+                                         "num_tokens=60 num_topk=6 num_experts=2048 alignment=16 counts=1", NULL });
 }
 
 /* All exchanges between blocks, for runs with weak memory (tests/run): all blocks read all counts; through
@@ -159,33 +162,35 @@ TEST(num_sms)
 TEST(exchange)
 {
     FOR_BACKENDS(b)
-        check_lines("moe_get_fused_mapping", (const char *const[]){
-            "num_tokens=1030 num_topk=8 num_experts=31 alignment=16 counts=1 host=1",
-            "num_tokens=600 num_topk=8 num_experts=72 alignment=16",
-            "num_tokens=300 num_topk=8 num_experts=8300 alignment=1", NULL }, b);
+        check_lines("moe_get_fused_mapping",
+                    (const char *const[]){ "num_tokens=1030 num_topk=8 num_experts=31 alignment=16 counts=1 host=1",
+                                           "num_tokens=600 num_topk=8 num_experts=72 alignment=16",
+                                           "num_tokens=300 num_topk=8 num_experts=8300 alignment=1", NULL },
+                    b);
 }
 
 /* ---- workspaces ---- */
 
-TEST(one_workspace)     /* for ops of all kinds and sizes */
+TEST(one_workspace) /* for ops of all kinds and sizes */
 {
     static const case_line cases[] = {
-#define MAPPING(tokens, experts) \
+#define MAPPING(tokens, experts)                                                              \
     { "moe_get_fused_mapping", "num_topk=8 alignment=16 num_positions=bound counts=1 host=1 " \
                                "routing=garbage num_tokens=" #tokens " num_experts=" #experts }
 #define COUNTS(tokens, groups) { "moe_group_count", "num_topk=8 num_tokens=" #tokens " num_groups=" #groups }
 #define SHARES(tokens, experts) { "moe_aux_fi", "num_topk=8 num_tokens=" #tokens " num_experts=" #experts }
-        MAPPING(300, 256), COUNTS(300, 256), MAPPING(1500, 3000), SHARES(1500, 3000), COUNTS(1500, 9000),
-        MAPPING(3, 4), COUNTS(1500, 4), MAPPING(1500, 9), SHARES(1500, 385), COUNTS(0, 9), MAPPING(64, 385),
-        SHARES(1, 9000), MAPPING(600, 1), COUNTS(1100, 20000), MAPPING(1500, 31), MAPPING(1, 256),
+        MAPPING(300, 256),  COUNTS(300, 256),    MAPPING(1500, 3000), SHARES(1500, 3000),
+        COUNTS(1500, 9000), MAPPING(3, 4),       COUNTS(1500, 4),     MAPPING(1500, 9),
+        SHARES(1500, 385),  COUNTS(0, 9),        MAPPING(64, 385),    SHARES(1, 9000),
+        MAPPING(600, 1),    COUNTS(1100, 20000), MAPPING(1500, 31),   MAPPING(1, 256),
     };
     check_shared_workspace(cases, sizeof cases / sizeof *cases);
 }
 
 TEST(graph)
 {
-    check_replayed("moe_get_fused_mapping",
-                   "num_tokens=300 num_topk=8 num_experts=256 alignment=16 counts=1 host=1", 1);
+    check_replayed("moe_get_fused_mapping", "num_tokens=300 num_topk=8 num_experts=256 alignment=16 counts=1 host=1",
+                   1);
     check_replayed("moe_get_fused_mapping", "num_tokens=3000 num_topk=8 num_experts=256 alignment=16", 1);
     check_replayed("moe_get_fused_mapping", "num_tokens=3000 num_topk=8 num_experts=9 alignment=16", 1);
 }
@@ -212,8 +217,9 @@ static size_t workspace_size(DLTensor *const *t)
     return tgl_moe_get_fused_mapping_workspace_size(t[0], &m);
 }
 static const workspace_op op = { &tgl_moe_get_fused_mapping_signature, invoke, call, workspace_size };
-#define GOOD_CALL &tgl_moe_get_fused_mapping_signature, \
-    "num_tokens=3 num_topk=2 num_positions=20 num_local_experts=4 alignment=4", invoke
+#define GOOD_CALL                                                                                                     \
+    &tgl_moe_get_fused_mapping_signature, "num_tokens=3 num_topk=2 num_positions=20 num_local_experts=4 alignment=4", \
+        invoke
 
 TEST(errors)
 {
@@ -240,14 +246,14 @@ TEST(errors_of_the_struct)
                 "reserved[0]: is 1, want 0");
 }
 
-TEST(errors_of_sizes)       /* positions are i32 */
+TEST(errors_of_sizes) /* positions are i32 */
 {
     CHECK_ERROR(scalar[0] = INT64_MAX, "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is >= "
                                        "9223372036854775807, want < 2^31");
     CHECK_ERROR(scalar[0] = 536870912,
                 "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483650, want < 2^31");
-    CHECK_ERROR(x[0].shape[0] = x[4].shape[0] = (int64_t)1 << 30;
-                x[0].data = (void *)((uintptr_t)1 << 44); x[4].data = (void *)((uintptr_t)1 << 45),  /* nobody's */
+    CHECK_ERROR(x[0].shape[0] = x[4].shape[0] = (int64_t)1 << 30; x[0].data = (void *)((uintptr_t)1 << 44);
+                x[4].data = (void *)((uintptr_t)1 << 45), /* nobody's */
                 "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is 2147483660, want < 2^31");
     CHECK_ERROR(x[1].shape[0] = (int64_t)1 << 31, "pos_to_expert: shape is [2147483648], want [0..2147483647]");
 }

@@ -7,8 +7,8 @@ TESTS_OF_TABLE("moe_group_count")
 
 /* ---- examples ---- */
 
-static void check_dtype(const backend *b, tgl_dtype dtype, const void *idx, const int64_t *shape,
-                        const int32_t *want, int64_t num_groups)
+static void check_dtype(const backend *b, tgl_dtype dtype, const void *idx, const int64_t *shape, const int32_t *want,
+                        int64_t num_groups)
 {
     tensor in, out;
     place(b, &in, dtype, 2, shape, idx);
@@ -50,7 +50,7 @@ TEST(what_is_no_group)
     check_counts(GROUPS(1, 1, 1, 1), 4, 1, COUNTS(0));
 }
 
-TEST(indices_of_64_bits)    /* their lower halves are groups */
+TEST(indices_of_64_bits) /* their lower halves are groups */
 {
     const int64_t high = (int64_t)1 << 32, idx[] = { high, high + 1, INT64_MIN, INT64_MIN + 1, 1 - high, 1 };
     FOR_BACKENDS(b) check_dtype(b, TGL_I64, idx, SHAPE(3, 2), COUNTS(0, 1));
@@ -58,9 +58,9 @@ TEST(indices_of_64_bits)    /* their lower halves are groups */
 
 TEST(num_sms)
 {
-    check_num_sms("moe_group_count", (const char *const[]){
-        "num_tokens=40 num_topk=8 num_groups=9", "num_tokens=5000 num_topk=8 num_groups=256 routing=skewed",
-        "num_tokens=900 num_topk=8 num_groups=5000", NULL });
+    check_num_sms("moe_group_count", (const char *const[]){ "num_tokens=40 num_topk=8 num_groups=9",
+                                                            "num_tokens=5000 num_topk=8 num_groups=256 routing=skewed",
+                                                            "num_tokens=900 num_topk=8 num_groups=5000", NULL });
 }
 
 /* Exchanges between blocks, for runs with weak memory (tests/run): bins in shared memory, bins in the
@@ -68,10 +68,11 @@ TEST(num_sms)
 TEST(exchange)
 {
     FOR_BACKENDS(b)
-        check_lines("moe_group_count", (const char *const[]){
-            "num_tokens=2000 num_topk=8 num_groups=256 routing=skewed",
-            "num_tokens=2000 num_topk=8 num_groups=20000 routing=skewed",
-            "num_tokens=1100 num_topk=8 num_groups=16000 routing=uniform,one", NULL }, b);
+        check_lines("moe_group_count",
+                    (const char *const[]){ "num_tokens=2000 num_topk=8 num_groups=256 routing=skewed",
+                                           "num_tokens=2000 num_topk=8 num_groups=20000 routing=skewed",
+                                           "num_tokens=1100 num_topk=8 num_groups=16000 routing=uniform,one", NULL },
+                    b);
 }
 
 TEST(graph) { check_replayed("moe_group_count", "num_tokens=5000 num_topk=8 num_groups=256", 1); }

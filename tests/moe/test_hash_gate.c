@@ -7,27 +7,40 @@ TESTS_OF_TABLE("moe_hash_gate")
 
 /* ---- examples ---- */
 
-static const float logits[] = { 0, 2, -1, 1, 0, 2, -1, 1, 0, 2, -1, 1, 0, 2, -1, 1 };   /* four tokens */
+static const float logits[] = { 0, 2, -1, 1, 0, 2, -1, 1, 0, 2, -1, 1, 0, 2, -1, 1 }; /* four tokens */
 
 TEST(worked_example)
 {
     /* doc: hash_gate */
     const int64_t tid2eid[] = { 0, 1, /**/ 3, 2, /**/ 1, 3 }, input_ids[] = { 2, 0, 2, 1 };
     const bool mask[] = { true, true, false, true };
-    gate g = { .num_tokens = 4, .num_experts = 4, .num_topk = 2, .logits = logits, .mask = mask,
-               .vocabulary = 3, .input_ids = input_ids, .tid2eid = tid2eid };
-    g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_SQRTSOFTPLUS, .has_routed_scaling_factor = true,
+    gate g = { .num_tokens = 4,
+               .num_experts = 4,
+               .num_topk = 2,
+               .logits = logits,
+               .mask = mask,
+               .vocabulary = 3,
+               .input_ids = input_ids,
+               .tid2eid = tid2eid };
+    g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_SQRTSOFTPLUS,
+                                      .has_routed_scaling_factor = true,
                                       .routed_scaling_factor = 1.5f };
     check_gate(g, ROW(1, 3, /**/ 0, 1, /**/ -1, -1, /**/ 3, 2),
                WEIGHTS(0.839971f, 0.660029f, 0.545114f, 0.954886f, 0, 0, 1.007792f, 0.492208f));
     /* end */
 }
 
-TEST(ids_that_are_not_in_the_table)     /* count as masked */
+TEST(ids_that_are_not_in_the_table) /* count as masked */
 {
     const int64_t tid2eid[] = { 0, 1, 3, 2, 1, 3 }, ids[] = { -1, 3, INT64_MAX, 2 }, before[8] = { 0 };
-    gate g = { .num_tokens = 4, .num_experts = 4, .num_topk = 2, .logits = logits, .vocabulary = 3,
-               .input_ids = ids, .tid2eid = tid2eid, .unmapped_topk_idx = before };
+    gate g = { .num_tokens = 4,
+               .num_experts = 4,
+               .num_topk = 2,
+               .logits = logits,
+               .vocabulary = 3,
+               .input_ids = ids,
+               .tid2eid = tid2eid,
+               .unmapped_topk_idx = before };
     check_gate_all(g, ROW(-1, -1, -1, -1, -1, -1, 1, 3), WEIGHTS(0, 0, 0, 0, 0, 0, 0.546449f, 0.453551f),
                    ROW(-1, -1, -1, -1, -1, -1, 1, 3));
     const int64_t high = (int64_t)1 << 32, far[] = { INT64_MIN, high, high + 2, -high };
@@ -36,13 +49,18 @@ TEST(ids_that_are_not_in_the_table)     /* count as masked */
                    ROW(-1, -1, -1, -1, -1, -1, -1, -1));
 }
 
-TEST(entries_that_are_no_experts)       /* are empty slots, even if their lower 32 bits are an expert */
+TEST(entries_that_are_no_experts) /* are empty slots, even if their lower 32 bits are an expert */
 {
     FOR_BACKENDS(b) {
         static gate_result r;
         const int64_t tid2eid[] = { 1, -1, 4, 3, ((int64_t)1 << 32) + 1 }, id = 0, before[5] = { 0 };
-        gate g = { .num_experts = 4, .num_topk = 5, .logits = logits, .vocabulary = 1, .input_ids = &id,
-                   .tid2eid = tid2eid, .unmapped_topk_idx = before };
+        gate g = { .num_experts = 4,
+                   .num_topk = 5,
+                   .logits = logits,
+                   .vocabulary = 1,
+                   .input_ids = &id,
+                   .tid2eid = tid2eid,
+                   .unmapped_topk_idx = before };
         CHECK_OK(call_gate(b, TGL_I64, &g, &r));
         check_indices(b, "topk_idx", r.idx, ROW(1, -1, -1, 3, -1), 5);
         check_weights(b, r.weights, WEIGHTS(0.546449f, 0, 0, 0.453551f, 0), 5, 6e-7f);
@@ -50,24 +68,31 @@ TEST(entries_that_are_no_experts)       /* are empty slots, even if their lower 
     }
 }
 
-TEST(entries_may_repeat)        /* and each counts */
+TEST(entries_may_repeat) /* and each counts */
 {
     const int64_t tid2eid[] = { 1, 1, 3 }, id = 0;
-    gate g = { .num_experts = 4, .num_topk = 3, .logits = logits, .vocabulary = 1, .input_ids = &id,
-               .tid2eid = tid2eid };
+    gate g = {
+        .num_experts = 4, .num_topk = 3, .logits = logits, .vocabulary = 1, .input_ids = &id, .tid2eid = tid2eid
+    };
     check_gate(g, ROW(1, 1, 3), WEIGHTS(0.3533573f, 0.3533573f, 0.2932854f));
     g.params.no_renormalize = true;
     check_gate(g, ROW(1, 1, 3), WEIGHTS(0.880797f, 0.880797f, 0.731059f));
 }
 
-TEST(shared_slots_of_another_convention)    /* the layer scales its output later: 1 / factor */
+TEST(shared_slots_of_another_convention) /* the layer scales its output later: 1 / factor */
 {
     const int32_t map[] = { 0, 0, 1, 1, 2, 2, 3, 3, 4, 4 }, count[] = { 1, 1, 1, 1, 1 };
     const int64_t tid2eid[] = { 1, 3 }, id = 0;
-    gate g = { .num_experts = 4, .num_topk = 2, .logits = logits, .vocabulary = 1, .input_ids = &id,
-               .tid2eid = tid2eid, .replicas = 2, .to_physical_map = map, .logical_count = count };
-    g.params =
-        (tgl_moe_gate_params){ .num_shared_experts = 1, .has_shared_weight = true, .shared_weight = 0.4f };
+    gate g = { .num_experts = 4,
+               .num_topk = 2,
+               .logits = logits,
+               .vocabulary = 1,
+               .input_ids = &id,
+               .tid2eid = tid2eid,
+               .replicas = 2,
+               .to_physical_map = map,
+               .logical_count = count };
+    g.params = (tgl_moe_gate_params){ .num_shared_experts = 1, .has_shared_weight = true, .shared_weight = 0.4f };
     check_gate(g, ROW(1, 3, 4), WEIGHTS(0.546449f, 0.453551f, 0.4f));
     g.params.shared_weight = 0;
     check_gate(g, ROW(1, 3, 4), WEIGHTS(0.546449f, 0.453551f, 0));
@@ -77,8 +102,7 @@ TEST(nan_has_score_0)
 {
     const float row[] = { NAN, 2, -NAN, 1 };
     const int64_t tid2eid[] = { 0, 1, 2, 3 }, id = 0;
-    gate g = { .num_experts = 4, .num_topk = 4, .logits = row, .vocabulary = 1, .input_ids = &id,
-               .tid2eid = tid2eid };
+    gate g = { .num_experts = 4, .num_topk = 4, .logits = row, .vocabulary = 1, .input_ids = &id, .tid2eid = tid2eid };
     check_gate(g, ROW(0, 1, 2, 3), WEIGHTS(0, 0.546449f, 0, 0.453551f));
     g.params.scoring = TGL_MOE_SOFTMAX, g.params.no_renormalize = true;
     check_gate(g, ROW(0, 1, 2, 3), WEIGHTS(0, 0.731059f, 0, 0.268941f));
@@ -86,20 +110,23 @@ TEST(nan_has_score_0)
     check_gate(g, ROW(0, 1, 2, 3), WEIGHTS(0, 2, 0, 1));
 }
 
-TEST(softmax_without_renormalisation)   /* probabilities over all experts, chosen or not */
+TEST(softmax_without_renormalisation) /* probabilities over all experts, chosen or not */
 {
     const int64_t tid2eid[] = { 3, 0 }, id = 0;
-    gate g = { .num_experts = 4, .num_topk = 2, .logits = logits, .vocabulary = 1, .input_ids = &id,
-               .tid2eid = tid2eid };
-    g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_SOFTMAX, .no_renormalize = true,
-                                      .has_routed_scaling_factor = true, .routed_scaling_factor = 2 };
+    gate g = {
+        .num_experts = 4, .num_topk = 2, .logits = logits, .vocabulary = 1, .input_ids = &id, .tid2eid = tid2eid
+    };
+    g.params = (tgl_moe_gate_params){ .scoring = TGL_MOE_SOFTMAX,
+                                      .no_renormalize = true,
+                                      .has_routed_scaling_factor = true,
+                                      .routed_scaling_factor = 2 };
     check_gate(g, ROW(3, 0), WEIGHTS(0.473766f, 0.174289f));
 }
 
 /* ---- against top2_sum_gate with all tokens fixed ---- */
 
-static void check_as_fixed(int64_t num_tokens, int64_t num_experts, int64_t num_topk, int64_t shared,
-                           int scoring, bool with_mask)
+static void check_as_fixed(int64_t num_tokens, int64_t num_experts, int64_t num_topk, int64_t shared, int scoring,
+                           bool with_mask)
 {
     enum { VOCABULARY = 50 };
     static float random_logits[64 * 384];
@@ -118,12 +145,21 @@ static void check_as_fixed(int64_t num_tokens, int64_t num_experts, int64_t num_
         mask[t] = test_below(&r, 4) != 0, fix[t] = true;
         memcpy(fixed + t * num_topk, table + ids[t] * num_topk, (size_t)num_topk * 8);
     }
-    gate g = { .num_tokens = num_tokens, .num_experts = num_experts, .num_topk = num_topk,
-               .logits = random_logits, .mask = with_mask ? mask : NULL, .unmapped_topk_idx = fixed };
+    gate g = { .num_tokens = num_tokens,
+               .num_experts = num_experts,
+               .num_topk = num_topk,
+               .logits = random_logits,
+               .mask = with_mask ? mask : NULL,
+               .unmapped_topk_idx = fixed };
     if (shared) g.replicas = 4, g.to_physical_map = map, g.logical_count = count;
-    g.params = (tgl_moe_gate_params){
-        .scoring = (tgl_moe_scoring)scoring, .num_shared_experts = shared, .has_routed_scaling_factor = true,
-        .routed_scaling_factor = 2.5f, .ep_rank = 3, .num_ep_ranks = 8, .num_tp_ranks = 2, .tp_rank = 1 };
+    g.params = (tgl_moe_gate_params){ .scoring = (tgl_moe_scoring)scoring,
+                                      .num_shared_experts = shared,
+                                      .has_routed_scaling_factor = true,
+                                      .routed_scaling_factor = 2.5f,
+                                      .ep_rank = 3,
+                                      .num_ep_ranks = 8,
+                                      .num_tp_ranks = 2,
+                                      .tp_rank = 1 };
     gate h = g;
     h.vocabulary = VOCABULARY, h.input_ids = ids, h.tid2eid = table;
     g.fix_routing_mask = fix;
@@ -149,12 +185,10 @@ TEST(as_fixed_experts_of_top2_sum_gate)
                             check_as_fixed(tokens[t], experts[e], topk[k], shared, scoring, k == 1);
 }
 
-TEST(graph)     /* a launch a call */
+TEST(graph) /* a launch a call */
 {
-    check_replayed("moe_hash_gate",
-                   "num_tokens=70 num_experts=256 num_topk=6 vocabulary=300 scoring=sqrtsoftplus", 1);
-    check_replayed("moe_hash_gate",
-                   "num_tokens=70 num_experts=256 num_topk=6 vocabulary=300 scoring=softmax", 1);
+    check_replayed("moe_hash_gate", "num_tokens=70 num_experts=256 num_topk=6 vocabulary=300 scoring=sqrtsoftplus", 1);
+    check_replayed("moe_hash_gate", "num_tokens=70 num_experts=256 num_topk=6 vocabulary=300 scoring=softmax", 1);
     check_replayed("moe_hash_gate", "num_tokens=9 num_experts=40 num_topk=33 vocabulary=300", 1);
 }
 

@@ -45,7 +45,7 @@ TEST(one_group)
     check_row(ROW(0, 0, 0, 0, 0, 0, 0, 0), ROW(0, -1, -1, -1, -1, -1, -1, -1), 8, 1);
 }
 
-TEST(rows_do_not_see_each_other)    /* the same group in every row, in every place */
+TEST(rows_do_not_see_each_other) /* the same group in every row, in every place */
 {
     for (int64_t k = 1; k <= 40; k += k < 10 ? 1 : 11)
         FOR_BACKENDS(b) {
@@ -91,7 +91,7 @@ TEST(twice_is_once)
     }
 }
 
-TEST(graph)     /* a launch a call */
+TEST(graph) /* a launch a call */
 {
     check_replayed("moe_inplace_unique_group_indices", "num_tokens=70 num_topk=8 num_groups=16", 1);
     check_replayed("moe_inplace_unique_group_indices", "num_tokens=9 num_topk=33 num_groups=16", 1);
@@ -115,10 +115,8 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_moe_inplace_unique_group_indices_signature, invoke,
-                "num_tokens=0 num_topk=4 num_groups=8");
-    check_empty(&tgl_moe_inplace_unique_group_indices_signature, invoke,
-                "num_tokens=4 num_topk=0 num_groups=8");
+    check_empty(&tgl_moe_inplace_unique_group_indices_signature, invoke, "num_tokens=0 num_topk=4 num_groups=8");
+    check_empty(&tgl_moe_inplace_unique_group_indices_signature, invoke, "num_tokens=4 num_topk=0 num_groups=8");
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

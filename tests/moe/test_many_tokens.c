@@ -27,10 +27,11 @@ TEST(shapes)
 
 TEST(tokens_in_rows_of_blocks)
 {
-    static const struct { const char *op, *line; } wide[] = {
+    static const struct {
+        const char *op, *line;
+    } wide[] = {
         { "moe_topk_gate", "num_tokens=1,3,4,7 num_experts=1025 num_topk=3 dtype=i64" },
-        { "moe_topk_sum_and_topk_group_idx",
-          "num_tokens=1,3,4,7 num_groups=33 experts_per_group=3 num_topk_groups=2" },
+        { "moe_topk_sum_and_topk_group_idx", "num_tokens=1,3,4,7 num_groups=33 experts_per_group=3 num_topk_groups=2" },
         { "moe_top2_sum_gate",
           "num_tokens=1,3,4,7 num_experts=1026 num_topk=3 replicas=3 num_shared_experts=1 mask=some" },
         { "moe_hash_gate",

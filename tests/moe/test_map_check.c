@@ -64,7 +64,7 @@ TEST(page_locked_on_cuda)
         void *pinned;
         REQUIRE(CHECK_OK(backend_host_alloc(b, 256, &pinned)));
         example c;
-        open_example(b, &c, (int32_t *)pinned + 3);             /* not the start of the allocation */
+        open_example(b, &c, (int32_t *)pinned + 3); /* not the start of the allocation */
         CHECK_OK(call(b, &c));
         check_lengths(b, (int32_t *)pinned + 3);
         close_example(b, &c);
@@ -84,12 +84,12 @@ TEST(other_memory_on_cuda)
         example c;
         open_example(b, &c, pageable);
         CHECK_FAILS(call(b, &c), TGL_ERR_ARGUMENT, message);
-        c.host.t.data = on_device.t.data;                       /* device memory declared as the CPU's */
+        c.host.t.data = on_device.t.data; /* device memory declared as the CPU's */
         CHECK_FAILS(call(b, &c), TGL_ERR_ARGUMENT, message);
         c.host.t.device = b->device;
         char wanted[128];
-        snprintf(wanted, sizeof wanted,
-                 "num_tokens_per_expert_host: is i32 [4] strides [1] on %s, want host memory", b->name);
+        snprintf(wanted, sizeof wanted, "num_tokens_per_expert_host: is i32 [4] strides [1] on %s, want host memory",
+                 b->name);
         CHECK_FAILS(call(b, &c), TGL_ERR_ARGUMENT, wanted);
 
         /* nothing was enqueued */

@@ -46,9 +46,11 @@ TEST(worked_example)
     /* end */
 }
 
-TEST(every_index_belongs_to_one_rank)   /* and each rank numbers its own from 0 without a gap */
+TEST(every_index_belongs_to_one_rank) /* and each rank numbers its own from 0 without a gap */
 {
-    const struct { int64_t num_experts, num_ep_ranks, num_tp_ranks; } sizes[] = {
+    const struct {
+        int64_t num_experts, num_ep_ranks, num_tp_ranks;
+    } sizes[] = {
         { 48, 8, 2 }, { 48, 8, 4 }, { 48, 8, 8 }, { 48, 48, 3 }, { 48, 1, 1 }, { 48, 12, 1 }, { 48, 2, 2 },
     };
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -57,8 +59,9 @@ TEST(every_index_belongs_to_one_rank)   /* and each rank numbers its own from 0 
         for (int64_t rank = 0; rank < sizes[s].num_tp_ranks; rank++) {
             tensor in, out;
             int64_t seen[48], next = 0;
-            const tgl_moe_mask_indices_by_tp_params params = { sizes[s].num_experts, sizes[s].num_ep_ranks,
-                                                               sizes[s].num_tp_ranks, rank, { 0 } };
+            const tgl_moe_mask_indices_by_tp_params params = {
+                sizes[s].num_experts, sizes[s].num_ep_ranks, sizes[s].num_tp_ranks, rank, { 0 }
+            };
             make(&in, all, cpu, TGL_I64, 2, SHAPE(6, 8));
             make(&out, seen, cpu, TGL_I64, 2, SHAPE(6, 8));
             CHECK_OK(tgl_moe_mask_indices_by_tp(&in.t, &out.t, &params, NULL));
@@ -122,7 +125,7 @@ TEST(numbers_of_64_bits)
     }
 }
 
-TEST(graph)     /* a launch a call */
+TEST(graph) /* a launch a call */
 {
     check_replayed("moe_mask_indices_by_tp",
                    "num_tokens=70 num_topk=8 num_experts=256 num_ep_ranks=8 num_tp_ranks=2 tp_rank=1", 1);
@@ -135,8 +138,9 @@ static tgl_status invoke(DLTensor *const *t, const void *params)
 {
     return tgl_moe_mask_indices_by_tp(t[0], t[1], params, NULL);
 }
-#define GOOD_CALL &tgl_moe_mask_indices_by_tp_signature, \
-    "num_tokens=3 num_topk=2 num_experts=8 num_ep_ranks=4 num_tp_ranks=2 tp_rank=1", invoke
+#define GOOD_CALL                          \
+    &tgl_moe_mask_indices_by_tp_signature, \
+        "num_tokens=3 num_topk=2 num_experts=8 num_ep_ranks=4 num_tp_ranks=2 tp_rank=1", invoke
 #define GIVEN ((tgl_moe_mask_indices_by_tp_params *)(void *)c->params)
 
 TEST(errors)

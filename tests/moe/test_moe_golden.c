@@ -13,8 +13,8 @@
 #define RECORDED(op, count, ...)                                                     \
     static tgl_status op(const golden_call *c) { return tgl_moe_##op(__VA_ARGS__); } \
     TEST(op) { check_recorded(#op, op, NULL, count); }
-#define RECORDED_WITH_WORKSPACE(op, count, sizes, ...)                                               \
-    static tgl_status op(const golden_call *c) { return tgl_moe_##op(__VA_ARGS__); }                 \
+#define RECORDED_WITH_WORKSPACE(op, count, sizes, ...)                                                 \
+    static tgl_status op(const golden_call *c) { return tgl_moe_##op(__VA_ARGS__); }                   \
     static size_t op##_workspace(const golden_call *c) { return tgl_moe_##op##_workspace_size sizes; } \
     TEST(op) { check_recorded(#op, op, op##_workspace, count); }
 
@@ -33,8 +33,7 @@ static void check_recorded(const char *op, golden_run run, golden_workspace work
 static const void *mask_params(const golden_call *c)
 {
     static tgl_moe_mask_indices_by_tp_params params;
-    params = (tgl_moe_mask_indices_by_tp_params){ INT(n), INT(num_ep_ranks), INT(num_tp_ranks), INT(tp_rank),
-                                                  { 0 } };
+    params = (tgl_moe_mask_indices_by_tp_params){ INT(n), INT(num_ep_ranks), INT(num_tp_ranks), INT(tp_rank), { 0 } };
     return &params;
 }
 
@@ -65,8 +64,13 @@ static const tgl_moe_mapping *mapping_of(const golden_call *c)
 {
     static tgl_moe_mapping mapping;
     mapping = (tgl_moe_mapping){
-        ARG(pos_to_expert), ARG(pos_to_token), ARG(pos_to_token_topk), ARG(token_topk_to_pos), ARG(expert_start),
-        ARG(expert_end), .num_tokens_per_expert = ARG(num_tokens_per_expert),
+        ARG(pos_to_expert),
+        ARG(pos_to_token),
+        ARG(pos_to_token_topk),
+        ARG(token_topk_to_pos),
+        ARG(expert_start),
+        ARG(expert_end),
+        .num_tokens_per_expert = ARG(num_tokens_per_expert),
     };
     return &mapping;
 }
@@ -77,23 +81,19 @@ RECORDED(mask_indices_by_tp, 6, ARG(indices), ARG(out), mask_params(c), STREAM)
 RECORDED(normalize_weight, 6, ARG(topk_weights), ARG(denominator), ARG(normalized_weights), STREAM)
 RECORDED(inplace_unique_group_indices, 6, ARG(group_indices_after), INT(num_groups), STREAM)
 RECORDED(top2_sum_gate, 8, ARG(logits), ARG(bias), ARG(mask), ARG(fix_routing_mask), ARG(to_physical_map),
-         ARG(logical_count), ARG(unmapped_topk_idx_after), ARG(topk_idx), ARG(topk_weights), gate_params(c),
-         STREAM)
-RECORDED_WITH_WORKSPACE(group_count, 6, (ARG(group_idx), ARG(count)), ARG(group_idx), ARG(count), WORKSPACE,
-                        STREAM)
-RECORDED_WITH_WORKSPACE(aux_fi, 6, (ARG(topk_idx), ARG(f)), ARG(topk_idx), ARG(f), INT(num_aux_topk), WORKSPACE,
-                        STREAM)
+         ARG(logical_count), ARG(unmapped_topk_idx_after), ARG(topk_idx), ARG(topk_weights), gate_params(c), STREAM)
+RECORDED_WITH_WORKSPACE(group_count, 6, (ARG(group_idx), ARG(count)), ARG(group_idx), ARG(count), WORKSPACE, STREAM)
+RECORDED_WITH_WORKSPACE(aux_fi, 6, (ARG(topk_idx), ARG(f)), ARG(topk_idx), ARG(f), INT(num_aux_topk), WORKSPACE, STREAM)
 RECORDED_WITH_WORKSPACE(get_fused_mapping, 7, (ARG(topk_idx), mapping_of(c)), ARG(topk_idx), mapping_of(c),
                         INT(alignment), WORKSPACE, STREAM)
 RECORDED(expand_to_fused, 4, ARG(x), ARG(token_topk_to_pos), ARG(pos_to_expert), ARG(out), STREAM)
 RECORDED(expand_to_fused_with_sf, 4, ARG(x), ARG(x_sf), ARG(token_topk_to_pos), ARG(pos_to_expert), ARG(out),
          ARG(out_sf), INT(num_per_channels), STREAM)
-RECORDED(reduce_fused, 8, ARG(x), ARG(x_sf), ARG(topk_weights), ARG(token_topk_to_pos), ARG(sf), ARG(out),
-         STREAM)
+RECORDED(reduce_fused, 8, ARG(x), ARG(x_sf), ARG(topk_weights), ARG(token_topk_to_pos), ARG(sf), ARG(out), STREAM)
 
 TEST(nothing_is_left_out)
 {
     int recorded = 0;
     while (golden_at("moe", NULL, recorded)) recorded++;
-    CHECK_INT(recorded, 76);        /* the sum of the counts above */
+    CHECK_INT(recorded, 76); /* the sum of the counts above */
 }

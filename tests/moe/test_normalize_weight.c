@@ -38,13 +38,11 @@ static void check_row(const float *weights, int64_t count, float denominator, co
             CHECK_OK(tgl_moe_normalize_weight(&w.t, &sum.t, in_place ? &w.t : &out.t, b->stream));
             CHECK_OK(backend_download(b, seen, in_place ? w.t.data : out.t.data, (size_t)count * 4));
             CHECK_OK(backend_download(b, &seen_sum, sum.t.data, 4));
-            CHECK_THAT(bits_of(seen_sum) == bits_of(denominator), "%s: denominator is %a (%x), want %a (%x)",
-                       b->name, (double)seen_sum, bits_of(seen_sum), (double)denominator,
-                       bits_of(denominator));
+            CHECK_THAT(bits_of(seen_sum) == bits_of(denominator), "%s: denominator is %a (%x), want %a (%x)", b->name,
+                       (double)seen_sum, bits_of(seen_sum), (double)denominator, bits_of(denominator));
             for (int64_t i = 0; i < count; i++)
-                CHECK_THAT(bits_of(seen[i]) == bits_of(want[i]), "%s: element %d is %a (%x), want %a (%x)",
-                           b->name, (int)i, (double)seen[i], bits_of(seen[i]), (double)want[i],
-                           bits_of(want[i]));
+                CHECK_THAT(bits_of(seen[i]) == bits_of(want[i]), "%s: element %d is %a (%x), want %a (%x)", b->name,
+                           (int)i, (double)seen[i], bits_of(seen[i]), (double)want[i], bits_of(want[i]));
             if (!in_place) check_contents(b, &w, weights, "topk_weights");
             else discard(b, &w);
             discard(b, &sum);
@@ -66,16 +64,15 @@ TEST(worked_examples)
 
 TEST(order_of_the_sum)
 {
-    check_row(WEIGHTS(16777216, 1, 1), 16777216, WANT(1, 0x1p-24f, 0x1p-24f));  /* each 1 is lost */
-    check_row(WEIGHTS(1, 1, 16777216), 16777218,
-              WANT(1 / 16777218.0f, 1 / 16777218.0f, 16777216 / 16777218.0f));
+    check_row(WEIGHTS(16777216, 1, 1), 16777216, WANT(1, 0x1p-24f, 0x1p-24f)); /* each 1 is lost */
+    check_row(WEIGHTS(1, 1, 16777216), 16777218, WANT(1 / 16777218.0f, 1 / 16777218.0f, 16777216 / 16777218.0f));
     check_row(WEIGHTS(1e30f, -1e30f, 1), 1, WANT(1e30f, -1e30f, 1));
     check_row(WEIGHTS(1, 1e30f, -1e30f), 0, WANT(INFINITY, INFINITY, -INFINITY));
-    check_row(WEIGHTS(-1e-20f), 0, WANT(-INFINITY));                            /* the 1e-20 comes first */
+    check_row(WEIGHTS(-1e-20f), 0, WANT(-INFINITY)); /* the 1e-20 comes first */
     check_row(WEIGHTS(1e-20f), 2e-20f, WANT(0.5f));
 }
 
-TEST(rows_side_by_side)     /* four at a time on the CPU, in squares and lines of columns */
+TEST(rows_side_by_side) /* four at a time on the CPU, in squares and lines of columns */
 {
     test_random r = test_seed("rows side by side");
     enum { MOST_ROWS = 9, MOST_COLS = 37 };
@@ -108,12 +105,11 @@ TEST(rows_side_by_side)     /* four at a time on the CPU, in squares and lines o
             }
 }
 
-TEST(division_is_exact)     /* no product with a reciprocal: 5 * (1 / 5.0000001) and such differ */
+TEST(division_is_exact) /* no product with a reciprocal: 5 * (1 / 5.0000001) and such differ */
 {
     for (int i = 1; i < 2000; i += 37) {
         const float a = (float)i / 7, b = (float)(2000 - i) / 3, sum = a + b; /* 1e-20 vanishes beside them */
-        check_row(WEIGHTS(a, b), sum,
-                  WANT((float)((double)a / (double)sum), (float)((double)b / (double)sum)));
+        check_row(WEIGHTS(a, b), sum, WANT((float)((double)a / (double)sum), (float)((double)b / (double)sum)));
     }
 }
 
@@ -129,13 +125,13 @@ TEST(special_values)
     check_row(WEIGHTS(1, NAN, 2), nan, WANT(nan, nan, nan));
     check_row(WEIGHTS(-NAN, NAN, 2, 1, 1), nan, WANT(nan, nan, nan, nan, nan));
     check_row(WEIGHTS(3e38f, 3e38f), INFINITY, WANT(0, 0));
-    check_row(WEIGHTS(1e-38f, 1), 1, WANT(1e-38f, 1));                          /* subnormals are kept */
+    check_row(WEIGHTS(1e-38f, 1), 1, WANT(1e-38f, 1)); /* subnormals are kept */
     check_row(WEIGHTS(1e-45f, 4), 4, WANT(0, 1));
     check_row(WEIGHTS(6e-45f, 2), 2, WANT(3e-45f, 1));
     check_row(WEIGHTS(5), 5, WANT(1));
 }
 
-TEST(graph)     /* a launch a call */
+TEST(graph) /* a launch a call */
 {
     check_replayed("moe_normalize_weight", "num_tokens=70 num_topk=8", 1);
     check_replayed("moe_normalize_weight", "num_tokens=8195 num_topk=8", 1);
@@ -170,8 +166,8 @@ TEST(errors)
     /* normalized_weights may be topk_weights, but not a part of it */
     CHECK_ERROR(x[2].data = (char *)x[0].data + 4,
                 "normalized_weights: memory is shared with topk_weights, want no overlap");
-    CHECK_ERROR(x[0].strides[0] = 3; x[2].data = x[0].data,
-                "normalized_weights: memory is shared with topk_weights, want no overlap");
+    CHECK_ERROR(x[0].strides[0] = 3;
+                x[2].data = x[0].data, "normalized_weights: memory is shared with topk_weights, want no overlap");
 }
 
 TEST(empty) { check_empty(&tgl_moe_normalize_weight_signature, invoke, "num_tokens=0 num_topk=4"); }

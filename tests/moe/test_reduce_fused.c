@@ -46,7 +46,7 @@ TEST(worked_example)
 
 enum { MAX_SLOTS = 8 };
 typedef struct {
-    float x[MAX_SLOTS], weight[MAX_SLOTS], x_sf[MAX_SLOTS];     /* x and x_sf by position, weight by slot */
+    float x[MAX_SLOTS], weight[MAX_SLOTS], x_sf[MAX_SLOTS]; /* x and x_sf by position, weight by slot */
     int32_t pos[MAX_SLOTS];
     int count;
 } sum;
@@ -63,8 +63,7 @@ static void check_sum(const sum *s, const float *scale, tgl_dtype dtype, const v
         place(b, &pos, TGL_I32, 2, SHAPE(1, s->count), s->pos);
         place(b, &sf, TGL_F32, 1, SHAPE(1), scale ? scale : poison);
         place(b, &out, dtype, 2, SHAPE(1, 1), poison);
-        CHECK_OK(
-            tgl_moe_reduce_fused(&x.t, &x_sf.t, &weights.t, &pos.t, scale ? &sf.t : NULL, &out.t, b->stream));
+        CHECK_OK(tgl_moe_reduce_fused(&x.t, &x_sf.t, &weights.t, &pos.t, scale ? &sf.t : NULL, &out.t, b->stream));
         check_contents(b, &out, want, name);
         discard(b, &x), discard(b, &x_sf), discard(b, &weights), discard(b, &pos), discard(b, &sf);
     }
@@ -92,9 +91,7 @@ TEST(product_and_sum_are_rounded_once)
     /* a tie of sums that only the last bit of the product breaks */
     const sum tie = { { 0x1p24f, 1 + 0x1p-23f }, { 1, 1 + 0x1p-23f }, { 1, 1 }, { 0, 1 }, 2 };
     check_float(&tie, NULL, 0x1p24f + 2, "above a tie");
-    const sum below_tie = {
-        { 0x1p24f, 1 - 0x1p-24f }, { 1, 1 + 0x1p-23f }, { 1, 1 - 0x1p-24f }, { 0, 1 }, 2
-    };
+    const sum below_tie = { { 0x1p24f, 1 - 0x1p-24f }, { 1, 1 + 0x1p-23f }, { 1, 1 - 0x1p-24f }, { 0, 1 }, 2 };
     check_float(&below_tie, NULL, 0x1p24f, "at or below a tie");
     /* a product too small for f32, which still affects a subnormal sum */
     const sum tiny = { { 0x1p-149f, 0x1p-80f }, { 1, 0x1p-70f }, { 1, 1 }, { 0, 1 }, 2 };
@@ -161,13 +158,11 @@ TEST(e4m3_saturates)
     }
 }
 
-TEST(every_nan_is_the_same)     /* all bits but the sign are set, whatever its origin */
+TEST(every_nan_is_the_same) /* all bits but the sign are set, whatever its origin */
 {
     static const sum sums[] = {
-        { { NAN }, { 1 }, { 1 }, { 0 }, 1 },
-        { { -NAN }, { 1 }, { 1 }, { 0 }, 1 },
-        { { 1 }, { 1 }, { -NAN }, { 0 }, 1 },
-        { { INFINITY, -INFINITY }, { 1, 1 }, { 1, 1 }, { 0, 1 }, 2 },
+        { { NAN }, { 1 }, { 1 }, { 0 }, 1 },      { { -NAN }, { 1 }, { 1 }, { 0 }, 1 },
+        { { 1 }, { 1 }, { -NAN }, { 0 }, 1 },     { { INFINITY, -INFINITY }, { 1, 1 }, { 1, 1 }, { 0, 1 }, 2 },
         { { INFINITY }, { 0 }, { 1 }, { 0 }, 1 },
     };
     for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
@@ -198,7 +193,7 @@ TEST(halves_overflow_to_infinity)
 
 /* ---- properties ---- */
 
-TEST(undoes_expand)     /* with weights that sum to one, and no empty slot */
+TEST(undoes_expand) /* with weights that sum to one, and no empty slot */
 {
     enum { TOKENS = 33, TOPK = 4, EXPERTS = 6, POSITIONS = TOKENS * TOPK + 7 * EXPERTS, HIDDEN = 72 };
     static uint16_t x[TOKENS * HIDDEN], seen[TOKENS * HIDDEN], zeros[POSITIONS * HIDDEN];
@@ -206,11 +201,10 @@ TEST(undoes_expand)     /* with weights that sum to one, and no empty slot */
     int64_t topk_idx[TOKENS * TOPK];
     float weights[TOKENS * TOPK];
     test_random r = test_seed("undoes_expand");
-    for (int i = 0; i < TOKENS * TOPK; i++)
-        topk_idx[i] = test_below(&r, EXPERTS), weights[i] = quarter[i % TOPK];
+    for (int i = 0; i < TOKENS * TOPK; i++) topk_idx[i] = test_below(&r, EXPERTS), weights[i] = quarter[i % TOPK];
     for (int i = 0; i < TOKENS * HIDDEN; i++) {
         x[i] = (uint16_t)test_bits(&r);
-        if ((x[i] & 0x7c00) == 0x7c00) x[i] &= 0xbfff;      /* no infinities and NaN */
+        if ((x[i] & 0x7c00) == 0x7c00) x[i] &= 0xbfff; /* no infinities and NaN */
         if ((x[i] & 0x7fff) == 0) x[i] = 0;
     }
     FOR_BACKENDS(b) {
@@ -235,15 +229,15 @@ TEST(undoes_expand)     /* with weights that sum to one, and no empty slot */
 
 TEST(num_sms)
 {
-    check_num_sms("moe_reduce_fused", (const char *const[]){
-        "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16 x_sf=1 values=order", NULL });
+    check_num_sms("moe_reduce_fused",
+                  (const char *const[]){
+                      "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16 x_sf=1 values=order", NULL });
 }
 
 TEST(graph)
 {
     check_replayed("moe_reduce_fused", "num_tokens=40 num_topk=8 num_experts=9 hidden=576 alignment=16", 1);
-    check_replayed("moe_reduce_fused", "num_tokens=3000 num_topk=2 num_experts=40 hidden=144 alignment=16",
-                   1);
+    check_replayed("moe_reduce_fused", "num_tokens=3000 num_topk=2 num_experts=40 hidden=144 alignment=16", 1);
 }
 
 /* ---- errors ---- */
@@ -265,10 +259,8 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_moe_reduce_fused_signature, invoke,
-                "num_positions=6 hidden=64 num_tokens=0 num_topk=2");
-    check_empty(&tgl_moe_reduce_fused_signature, invoke,
-                "num_positions=6 hidden=0 num_tokens=3 num_topk=2");
+    check_empty(&tgl_moe_reduce_fused_signature, invoke, "num_positions=6 hidden=64 num_tokens=0 num_topk=2");
+    check_empty(&tgl_moe_reduce_fused_signature, invoke, "num_positions=6 hidden=0 num_tokens=3 num_topk=2");
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -21,8 +21,10 @@ TEST(worked_example)
         gate g = { .num_tokens = 3, .num_experts = 3, .num_topk = 2, .logits = logits, .mapping = &m };
         /* end */
         const int32_t count[] = { 3, 1, 2 }, psum_end[] = { 3, 5, 8 };
-        const int32_t *const want[NUM_ARRAYS] = { pos_to_expert, pos_to_token, pos_to_token_topk, token_topk_to_pos,
-                                                  start, end, length, count, psum_end, length };
+        const int32_t *const want[NUM_ARRAYS] = {
+            pos_to_expert, pos_to_token, pos_to_token_topk, token_topk_to_pos, start, end, length, count,
+            psum_end,      length
+        };
         CHECK_OK(call_gate(b, TGL_I64, &g, &r));
         check_indices(b, "topk_idx", r.idx, ROW(0, 2, 2, 0, 0, 1), 6);
         check_weights(b, r.weights, WEIGHTS(0.546449f, 0.453551f, 0.546449f, 0.453551f, 0.546449f, 0.453551f), 6,
@@ -34,17 +36,18 @@ TEST(worked_example)
 
 /* ---- the two ops ---- */
 
-#define EVERYTHING \
+#define EVERYTHING                                                                                         \
     " mask=some fix=some unmapped=packed fixed=beyond num_shared_experts=1 replicas=3 map=wild ep_rank=2 " \
     "num_ep_ranks=2 num_tp_ranks=2 tp_rank=1 num_mapped_experts=37 counts=1"
 
-TEST(as_two_ops)    /* the same bits from one call as from two */
+TEST(as_two_ops) /* the same bits from one call as from two */
 {
     static const char *const lines[] = {
         "num_tokens=1,7,64,128,129,255,256,257,300 num_experts=72 num_topk=6 alignment=16 "
         "scoring=sigmoid,sqrtsoftplus,softmax,identity",
         "num_tokens=1,7,64,128,129,255,256,257,300 num_experts=72 num_topk=6 alignment=16 num_groups=8 "
-        "num_topk_groups=3 scoring=sigmoid,sqrtsoftplus,softmax,identity dtype=i32" EVERYTHING, NULL
+        "num_topk_groups=3 scoring=sigmoid,sqrtsoftplus,softmax,identity dtype=i32" EVERYTHING,
+        NULL
     };
     const case_op *op = case_find("moe_route");
     FOR_BACKENDS(b)
@@ -60,19 +63,21 @@ TEST(as_two_ops)    /* the same bits from one call as from two */
                 CHECK_OK(case_call(k));
                 hash[is_apart] = verify(k, 0, is_apart ? "two ops" : "one op");
             }
-            CHECK_THAT(hash[0] == hash[1], "%s: %s: other bits than those of the two ops", b->name,
-                       k->problem.label);
+            CHECK_THAT(hash[0] == hash[1], "%s: %s: other bits than those of the two ops", b->name, k->problem.label);
             case_close(k);
         }
 }
 
 /* ---- launches ---- */
 
-TEST(num_sms)   /* every block alone, both sizes of clusters, and through the workspace */
+TEST(num_sms) /* every block alone, both sizes of clusters, and through the workspace */
 {
-    check_num_sms("moe_route", (const char *const[]){
-        "num_tokens=3,40,100,200 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
-        "num_tp_ranks=2 num_mapped_experts=34 alignment=16 mask=some counts=1", NULL });
+    check_num_sms(
+        "moe_route",
+        (const char *const[]){
+            "num_tokens=3,40,100,200 num_experts=64 num_topk=6 num_shared_experts=1 replicas=5 num_ep_ranks=4 "
+            "num_tp_ranks=2 num_mapped_experts=34 alignment=16 mask=some counts=1",
+            NULL });
 }
 
 /* Exchanges between blocks, for runs with weak memory (tests/run): through the workspace, and within
@@ -80,8 +85,11 @@ TEST(num_sms)   /* every block alone, both sizes of clusters, and through the wo
 TEST(exchange)
 {
     FOR_BACKENDS(b)
-        check_lines("moe_route", (const char *const[]){
-            "num_tokens=40,129 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 alignment=16", NULL }, b);
+        check_lines("moe_route",
+                    (const char *const[]){
+                        "num_tokens=40,129 num_experts=256 num_topk=8 num_groups=8 num_topk_groups=4 alignment=16",
+                        NULL },
+                    b);
 }
 
 /* The last launch on the emulated device; false elsewhere, where it is not known. */
@@ -94,12 +102,14 @@ static bool last_launch(const backend *b, emu_last_launch *out)
     return last && last(out);
 }
 
-TEST(clusters_within_num_sms)   /* whole clusters within the bound; if not even one fits, another kernel */
+TEST(clusters_within_num_sms) /* whole clusters within the bound; if not even one fits, another kernel */
 {
-    static const struct { int bound, tokens, blocks, cluster; } cases[] = {
-        { 1, 40, 1, 1 },   { 7, 40, 7, 1 },   { 8, 40, 8, 8 },    { 9, 40, 8, 8 },   { 15, 40, 8, 8 },
-        { 16, 40, 16, 8 }, { 17, 40, 16, 8 }, { 1, 100, 1, 1 },   { 9, 100, 9, 1 },  { 15, 100, 15, 1 },
-        { 16, 100, 16, 16 }, { 17, 100, 16, 16 },
+    static const struct {
+        int bound, tokens, blocks, cluster;
+    } cases[] = {
+        { 1, 40, 1, 1 },  { 7, 40, 7, 1 },    { 8, 40, 8, 8 },     { 9, 40, 8, 8 },
+        { 15, 40, 8, 8 }, { 16, 40, 16, 8 },  { 17, 40, 16, 8 },   { 1, 100, 1, 1 },
+        { 9, 100, 9, 1 }, { 15, 100, 15, 1 }, { 16, 100, 16, 16 }, { 17, 100, 16, 16 },
     };
     FOR_BACKENDS(b) {
         int num_sms;
@@ -121,9 +131,12 @@ TEST(clusters_within_num_sms)   /* whole clusters within the bound; if not even 
     }
 }
 
-TEST(launches)  /* one up to 256 tokens if a warp can hold what a token has, else two */
+TEST(launches) /* one up to 256 tokens if a warp can hold what a token has, else two */
 {
-    static const struct { const char *line; int num_launches; } cases[] = {
+    static const struct {
+        const char *line;
+        int num_launches;
+    } cases[] = {
         { "num_tokens=3 num_experts=64 num_topk=6", 1 },
         { "num_tokens=40 num_experts=64 num_topk=6", 1 },
         { "num_tokens=257 num_experts=64 num_topk=6", 2 },
@@ -136,7 +149,7 @@ TEST(launches)  /* one up to 256 tokens if a warp can hold what a token has, els
         check_replayed("moe_route", cases[i].line, cases[i].num_launches);
 }
 
-TEST(captured)  /* by clusters, and through the workspace */
+TEST(captured) /* by clusters, and through the workspace */
 {
     check_replayed("moe_route", "num_tokens=128 num_experts=64 num_topk=6" EVERYTHING, 1);
     check_replayed("moe_route", "num_tokens=256 num_experts=64 num_topk=6" EVERYTHING, 1);
@@ -162,8 +175,8 @@ static tgl_moe_mapping mapping_of(DLTensor *const *t)
 static tgl_status route(DLTensor *const *t, const tgl_moe_mapping *m, int64_t alignment, const void *params,
                         void *workspace, size_t bytes)
 {
-    return tgl_moe_route(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], m, alignment, params, workspace,
-                         bytes, NULL);
+    return tgl_moe_route(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], m, alignment, params, workspace, bytes,
+                         NULL);
 }
 static tgl_status call(DLTensor *const *t, const void *params, void *workspace, size_t bytes)
 {
@@ -203,7 +216,7 @@ TEST(errors_of_the_struct)
     CHECK_FAILS(route(c->tensors, &m, 4, PARAMS, NULL, 0), TGL_ERR_ARGUMENT, "reserved[2]: is 9, want 0");
 }
 
-TEST(errors_of_the_workspace)   /* of 16 tokens: up to 4 need none */
+TEST(errors_of_the_workspace) /* of 16 tokens: up to 4 need none */
 {
     check_workspace_errors(&op, "num_tokens=16 num_experts=8 num_topk=2 num_replicas=3 num_shared_experts=1" SIZES
                                 " -num_tokens_per_expert_host");

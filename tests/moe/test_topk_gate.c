@@ -64,7 +64,7 @@ TEST(extremes_of_the_order)
     check_row(SCORES(-1e-45f, -0.0f, -1e-45f), EXPERTS(1, 0, 2));
 }
 
-TEST(ties_around_the_last_place)    /* which of equal scores get in, anywhere in the row */
+TEST(ties_around_the_last_place) /* which of equal scores get in, anywhere in the row */
 {
     float scores[384];
     for (int first = 0; first < 384; first += 13)
@@ -83,7 +83,7 @@ TEST(order_of_all_magnitudes)
     static float scores[ROWS * EXPERTS_PER_ROW];
     static int64_t seen[ROWS * EXPERTS_PER_ROW];
     for (uint32_t i = 0; i < ROWS * EXPERTS_PER_ROW; i++) {
-        const uint32_t bits = (i * 40503u & 0xffff) << 16;      /* odd, so each comes once */
+        const uint32_t bits = (i * 40503u & 0xffff) << 16; /* odd, so each comes once */
         memcpy(&scores[i], &bits, 4);
     }
     FOR_BACKENDS(b) {
@@ -104,8 +104,8 @@ TEST(order_of_all_magnitudes)
                 float x = scores[r * EXPERTS_PER_ROW + before], y = scores[r * EXPERTS_PER_ROW + e];
                 if (isnan(x)) x = -INFINITY;
                 if (isnan(y)) y = -INFINITY;
-                CHECK_THAT(x > y || (x == y && before < e), "%s: row %d: %a of %d comes before %a of %d",
-                           b->name, r, (double)x, (int)before, (double)y, (int)e);
+                CHECK_THAT(x > y || (x == y && before < e), "%s: row %d: %a of %d comes before %a of %d", b->name, r,
+                           (double)x, (int)before, (double)y, (int)e);
             }
         }
         discard(b, &s);
@@ -113,7 +113,7 @@ TEST(order_of_all_magnitudes)
     }
 }
 
-TEST(graph)     /* a launch a call */
+TEST(graph) /* a launch a call */
 {
     check_replayed("moe_topk_gate", "num_tokens=70 num_experts=256 num_topk=8", 1);
     check_replayed("moe_topk_gate", "num_tokens=9 num_experts=1025 num_topk=8", 1);
@@ -123,10 +123,7 @@ TEST(graph)     /* a launch a call */
 
 extern tgl_signature tgl_moe_topk_gate_signature;
 /* doc: errors */
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_moe_topk_gate(t[0], t[1], NULL);
-}
+static tgl_status invoke(DLTensor *const *t, const void *params) { return tgl_moe_topk_gate(t[0], t[1], NULL); }
 #define GOOD_CALL &tgl_moe_topk_gate_signature, "num_tokens=3 num_experts=5 num_topk=2", invoke
 
 TEST(errors)

@@ -10,15 +10,14 @@ TESTS_OF_TABLE("moe_topk_sum_and_topk_group_idx")
 
 /* ---- examples ---- */
 
-static void check_groups(const float *scores, int64_t num_groups, int64_t experts_per_group,
-                         int64_t num_topk_sum, const int64_t *want, int64_t num_topk_groups)
+static void check_groups(const float *scores, int64_t num_groups, int64_t experts_per_group, int64_t num_topk_sum,
+                         const int64_t *want, int64_t num_topk_groups)
 {
     FOR_BACKENDS(b) {
         tensor s, i64, i32;
         int64_t poison[64];
         int32_t narrow[64];
-        for (int i = 0; i < 64; i++)
-            poison[i] = -77, narrow[i] = (int32_t)(i < num_topk_groups ? want[i] : 0);
+        for (int i = 0; i < 64; i++) poison[i] = -77, narrow[i] = (int32_t)(i < num_topk_groups ? want[i] : 0);
         place(b, &s, TGL_F32, 3, SHAPE(1, num_groups, experts_per_group), scores);
         place(b, &i64, TGL_I64, 2, SHAPE(1, num_topk_groups), poison);
         place(b, &i32, TGL_I32, 2, SHAPE(1, num_topk_groups), poison);
@@ -34,9 +33,9 @@ static void check_groups(const float *scores, int64_t num_groups, int64_t expert
 TEST(worked_example)
 {
     /* doc: topk_sum_and_topk_group_idx */
-    const float scores[] = { 1, 2, 3, /**/ 5, 0, 0, /**/ 4, 4, -9 };    /* three groups of three */
-    check_groups(scores, 3, 3, 2, GROUPS(2, 0));    /* sums of two: 5, 5, 8 */
-    check_groups(scores, 3, 3, 1, GROUPS(1, 2));    /* the best: 3, 5, 4 */
+    const float scores[] = { 1, 2, 3, /**/ 5, 0, 0, /**/ 4, 4, -9 }; /* three groups of three */
+    check_groups(scores, 3, 3, 2, GROUPS(2, 0));                     /* sums of two: 5, 5, 8 */
+    check_groups(scores, 3, 3, 1, GROUPS(1, 2));                     /* the best: 3, 5, 4 */
     /* end */
 }
 
@@ -55,9 +54,7 @@ TEST(ties_between_groups)
 
 TEST(groups_of_minus_infinity_come_last_in_order)
 {
-    const float scores[] = {
-        -INFINITY, -INFINITY, /**/ 1, -INFINITY, /**/ -INFINITY, -INFINITY, /**/ -1, -2
-    };
+    const float scores[] = { -INFINITY, -INFINITY, /**/ 1, -INFINITY, /**/ -INFINITY, -INFINITY, /**/ -1, -2 };
     check_groups(scores, 4, 2, 2, GROUPS(3, 0, 1, 2));
     check_groups(scores, 4, 2, 1, GROUPS(1, 3, 0, 2));
 }
@@ -77,8 +74,7 @@ TEST(sums_are_rounded_to_f32_in_descending_order)
     /* 2^24 + 1 is 2^24 in f32, twice; the small ones first would give 2^24 + 2 */
     check_groups((float[]){ 1, 16777216, 1, /**/ 16777218, 0, 0 }, 2, 3, 3, GROUPS(1, 0));
     check_groups((float[]){ 1, 1, 16777216, /**/ 16777216, 0, 0 }, 2, 3, 3, GROUPS(0, 1));
-    check_groups((float[]){ 3e38f, 3e38f, /**/ INFINITY, 0 }, 2, 2, 2,
-                 GROUPS(0, 1)); /* overflow is +inf: a tie */
+    check_groups((float[]){ 3e38f, 3e38f, /**/ INFINITY, 0 }, 2, 2, 2, GROUPS(0, 1)); /* overflow is +inf: a tie */
     check_groups((float[]){ 1e-45f, 1e-45f, /**/ 1e-45f, 0 }, 2, 2, 2, GROUPS(0, 1)); /* subnormals count */
     check_groups((float[]){ 1e-45f, 0, /**/ 1e-45f, 1e-45f }, 2, 2, 2, GROUPS(1, 0));
 }
@@ -100,7 +96,7 @@ TEST(strided_groups) /* groups 4 elements apart, tokens 9 */
     }
 }
 
-TEST(graph)     /* a launch a call */
+TEST(graph) /* a launch a call */
 {
     check_replayed("moe_topk_sum_and_topk_group_idx",
                    "num_tokens=70 num_groups=8 experts_per_group=32 num_topk_groups=4", 1);
@@ -115,8 +111,9 @@ static tgl_status invoke(DLTensor *const *t, const void *params)
 {
     return tgl_moe_topk_sum_and_topk_group_idx(t[0], t[1], *(const int64_t *)params, NULL);
 }
-#define GOOD_CALL &tgl_moe_topk_sum_and_topk_group_idx_signature, \
-    "num_tokens=3 num_groups=4 experts_per_group=5 num_topk_groups=2 num_topk_sum=2", invoke
+#define GOOD_CALL                                   \
+    &tgl_moe_topk_sum_and_topk_group_idx_signature, \
+        "num_tokens=3 num_groups=4 experts_per_group=5 num_topk_groups=2 num_topk_sum=2", invoke
 
 TEST(errors)
 {

@@ -15,13 +15,13 @@
 
 typedef struct {
     int mantissa_bits, bias;
-    uint32_t num_finite;    /* codes 0 .. num_finite - 1 are finite */
-    uint32_t sign;          /* the bit that makes a code negative */
-    uint32_t nan;           /* the code that every NaN becomes, sign and all */
-    bool keeps_nan;         /* a NaN is read with its sign and payload; otherwise as 0x7FFFFFFF */
-    bool has_infinity;      /* as code num_finite */
-    bool saturates;         /* what is too large becomes the largest finite value; otherwise infinity */
-    bool ties_away;         /* of two values equally near the larger; otherwise the one of even code */
+    uint32_t num_finite; /* codes 0 .. num_finite - 1 are finite */
+    uint32_t sign;       /* the bit that makes a code negative */
+    uint32_t nan;        /* the code that every NaN becomes, sign and all */
+    bool keeps_nan;      /* a NaN is read with its sign and payload; otherwise as 0x7FFFFFFF */
+    bool has_infinity;   /* as code num_finite */
+    bool saturates;      /* what is too large becomes the largest finite value; otherwise infinity */
+    bool ties_away;      /* of two values equally near the larger; otherwise the one of even code */
     double *values;
 } oracle;
 
@@ -45,20 +45,14 @@ static inline double oracle_midpoint(const oracle *o, uint32_t code)
 }
 
 /* Does that midpoint belong to `code`? */
-static inline bool oracle_tie_goes_down(const oracle *o, uint32_t code)
-{
-    return !o->ties_away && code % 2 == 0;
-}
+static inline bool oracle_tie_goes_down(const oracle *o, uint32_t code) { return !o->ties_away && code % 2 == 0; }
 
 /* The highest code that is made. */
-static inline uint32_t oracle_last(const oracle *o)
-{
-    return o->saturates ? o->num_finite - 1 : o->num_finite;
-}
+static inline uint32_t oracle_last(const oracle *o) { return o->saturates ? o->num_finite - 1 : o->num_finite; }
 
 static inline uint32_t oracle_nearest(const oracle *o, double magnitude)
 {
-    uint32_t low = 0, high = o->num_finite + 1;     /* values[low] <= magnitude < values[high] */
+    uint32_t low = 0, high = o->num_finite + 1; /* values[low] <= magnitude < values[high] */
     while (high - low > 1) {
         const uint32_t middle = (low + high) / 2;
         if (o->values[middle] <= magnitude) low = middle;
@@ -79,13 +73,19 @@ static inline uint32_t oracle_encode(const oracle *o, float value)
 
 static inline float float_of(uint32_t bits)
 {
-    union { uint32_t bits; float value; } u = { bits };
+    union {
+        uint32_t bits;
+        float value;
+    } u = { bits };
     return u.value;
 }
 
 static inline uint32_t bits_of(float value)
 {
-    union { float value; uint32_t bits; } u = { value };
+    union {
+        float value;
+        uint32_t bits;
+    } u = { value };
     return u.bits;
 }
 
@@ -96,19 +96,17 @@ typedef uint32_t (*encoder)(float value);
 typedef float (*decoder)(uint32_t code);
 typedef uint32_t (*wanted)(const void *context, float value);
 
-static inline void check_encoding(const char *name, encoder encode, wanted want, const void *context,
-                                  uint32_t bits)
+static inline void check_encoding(const char *name, encoder encode, wanted want, const void *context, uint32_t bits)
 {
     const float value = float_of(bits);
     const uint32_t seen = encode(value), right = want(context, value);
     if (seen != right)
-        CHECK_THAT(false, "%s(0x%08" PRIX32 " = %a) is 0x%" PRIX32 ", want 0x%" PRIX32, name, bits,
-                   (double)value, seen, right);
+        CHECK_THAT(false, "%s(0x%08" PRIX32 " = %a) is 0x%" PRIX32 ", want 0x%" PRIX32, name, bits, (double)value, seen,
+                   right);
 }
 
 /* A float, its neighbours on either side, and their negatives. */
-static inline void check_around(const char *name, encoder encode, wanted want, const void *context,
-                                float value)
+static inline void check_around(const char *name, encoder encode, wanted want, const void *context, float value)
 {
     for (uint32_t step = 0; step < 5; step++) {
         const uint32_t bits = (bits_of(value) + step - 2) & 0x7FFFFFFF;
@@ -129,14 +127,10 @@ static inline void check_everywhere(const char *name, encoder encode, wanted wan
                 check_encoding(name, encode, want, context, upper << 23 | (ones ^ 0x7FFFFF));
             }
     test_random random = test_seed(name);
-    for (int i = 0; i < 1000000; i++)
-        check_encoding(name, encode, want, context, (uint32_t)test_bits(&random));
+    for (int i = 0; i < 1000000; i++) check_encoding(name, encode, want, context, (uint32_t)test_bits(&random));
 }
 
-static inline uint32_t oracle_want(const void *context, float value)
-{
-    return oracle_encode(context, value);
-}
+static inline uint32_t oracle_want(const void *context, float value) { return oracle_encode(context, value); }
 
 /* The sampled set: around every value and every midpoint of the format, and everywhere. */
 static inline void check_sampled(const oracle *o, const char *name, encoder encode)
@@ -159,8 +153,10 @@ ALWAYS_INLINE void check_range(const char *name, encoder encode, uint32_t begin,
     for (uint32_t bits = begin; bits < end; bits++) {
         const uint32_t seen = encode(float_of(bits)), negative_seen = encode(float_of(bits | 0x80000000));
         if (seen == code && negative_seen == negative_code) continue;
-        CHECK_THAT(false, "%s(0x%08" PRIX32 ") and of its negative are 0x%" PRIX32 ", 0x%" PRIX32
-                   ", want 0x%" PRIX32 ", 0x%" PRIX32, name, bits, seen, negative_seen, code, negative_code);
+        CHECK_THAT(false,
+                   "%s(0x%08" PRIX32 ") and of its negative are 0x%" PRIX32 ", 0x%" PRIX32 ", want 0x%" PRIX32
+                   ", 0x%" PRIX32,
+                   name, bits, seen, negative_seen, code, negative_code);
         return;
     }
 }
@@ -172,7 +168,7 @@ ALWAYS_INLINE void check_all(const oracle *o, const char *name, encoder encode)
     const uint32_t last = oracle_last(o);
     uint32_t begin = 0;
     for (uint32_t code = 0; code <= last; code++) {
-        uint32_t end = 0x7F800001;                  /* past infinity */
+        uint32_t end = 0x7F800001; /* past infinity */
         if (code < last) end = bits_of((float)oracle_midpoint(o, code)) + oracle_tie_goes_down(o, code);
         check_range(name, encode, begin, end, code, code | o->sign);
         begin = end;
@@ -198,37 +194,37 @@ static inline void check_codes(const oracle *o, const char *name, decoder decode
         const uint32_t nan_bits = o->keeps_nan ? code * (0x80000000 / o->sign) : 0x7FFFFFFF;
         const bool right = isnan(value) ? isnan(seen) && bits_of(seen) == nan_bits
                                         : (double)seen == (sign ? -value : value) && !signbit(seen) == !sign;
-        CHECK_THAT(right, "%s(0x%" PRIX32 ") is %a = 0x%08" PRIX32 ", want %a", name, code, (double)seen,
-                   bits_of(seen), sign ? -value : value);
-        CHECK_THAT(encode(seen) == again, "%s(0x%" PRIX32 ") is encoded as 0x%" PRIX32 ", want 0x%" PRIX32,
-                   name, code, encode(seen), again);
+        CHECK_THAT(right, "%s(0x%" PRIX32 ") is %a = 0x%08" PRIX32 ", want %a", name, code, (double)seen, bits_of(seen),
+                   sign ? -value : value);
+        CHECK_THAT(encode(seen) == again, "%s(0x%" PRIX32 ") is encoded as 0x%" PRIX32 ", want 0x%" PRIX32, name, code,
+                   encode(seen), again);
     }
 }
 
 /* ---- the tests of a format ----
  * FORMAT(e4m3, uint8_t, 448, .mantissa_bits = 3, ...) defines encode(), decode(), the oracle format() and the test of all
  * codes; TESTS_OF_FORMAT adds those of all floats, which are rounded to nearest. */
-#define FORMAT(name, code_type, max, ...)                                                           \
-    static uint32_t encode(float value) { return tgl_##name##_from_f32(value); }                    \
-    static float decode(uint32_t code) { return tgl_##name##_to_f32((code_type)code); }             \
-    static const oracle *format(void)                                                               \
-    {                                                                                               \
-        static oracle made;                                                                         \
-        if (!made.values) made = oracle_make((oracle){ __VA_ARGS__ });                              \
-        return &made;                                                                               \
-    }                                                                                               \
-    TEST(name##_to_f32_all_codes)                                                                   \
-    {                                                                                               \
-        check_codes(format(), "tgl_" #name "_to_f32", decode, encode);                              \
-        CHECK((double)(max) == format()->values[format()->num_finite - 1]);                         \
+#define FORMAT(name, code_type, max, ...)                                               \
+    static uint32_t encode(float value) { return tgl_##name##_from_f32(value); }        \
+    static float decode(uint32_t code) { return tgl_##name##_to_f32((code_type)code); } \
+    static const oracle *format(void)                                                   \
+    {                                                                                   \
+        static oracle made;                                                             \
+        if (!made.values) made = oracle_make((oracle){ __VA_ARGS__ });                  \
+        return &made;                                                                   \
+    }                                                                                   \
+    TEST(name##_to_f32_all_codes)                                                       \
+    {                                                                                   \
+        check_codes(format(), "tgl_" #name "_to_f32", decode, encode);                  \
+        CHECK((double)(max) == format()->values[format()->num_finite - 1]);             \
     }
-#define TESTS_OF_FORMAT(name, ...)                                                                  \
-    FORMAT(name, __VA_ARGS__)                                                                       \
-    TEST(name##_from_f32_sampled) { check_sampled(format(), "tgl_" #name "_from_f32", encode); }    \
-    TEST(name##_from_f32_all_floats)                                                                \
-    {                                                                                               \
-        if (!test_slow()) SKIP("2^32 floats are in the slow set");                                  \
-        check_all(format(), "tgl_" #name "_from_f32", encode);                                      \
+#define TESTS_OF_FORMAT(name, ...)                                                               \
+    FORMAT(name, __VA_ARGS__)                                                                    \
+    TEST(name##_from_f32_sampled) { check_sampled(format(), "tgl_" #name "_from_f32", encode); } \
+    TEST(name##_from_f32_all_floats)                                                             \
+    {                                                                                            \
+        if (!test_slow()) SKIP("2^32 floats are in the slow set");                               \
+        check_all(format(), "tgl_" #name "_from_f32", encode);                                   \
     }
 
 #endif

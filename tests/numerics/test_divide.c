@@ -10,9 +10,10 @@ static void check_divisor(int64_t d, test_random *r)
     const tgl_divisor by = tgl_divisor_of(d);
     const int64_t last = TGL_DIVIDE_LIMIT - 1, multiple = last / d * d;
     const int64_t some = test_below(r, last / d + 1) * d;
-    const int64_t dividends[] = { 0, 1, d - 1, d, d + 1, 2 * d - 1, 2 * d, some - 1, some, some + 1,
-                                  multiple - 1, multiple, multiple + 1, last - 1, last,
-                                  test_below(r, TGL_DIVIDE_LIMIT) };
+    const int64_t dividends[] = {
+        0,    1,        d - 1,        d,        d + 1,        2 * d - 1, 2 * d, some - 1,
+        some, some + 1, multiple - 1, multiple, multiple + 1, last - 1,  last,  test_below(r, TGL_DIVIDE_LIMIT)
+    };
     for (size_t i = 0; i < sizeof dividends / sizeof *dividends; i++) {
         const int64_t x = dividends[i];
         if (x < 0 || x > last) continue;

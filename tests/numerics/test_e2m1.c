@@ -9,7 +9,10 @@ TESTS_OF_FORMAT(e2m1, uint8_t, TGL_E2M1_MAX, .mantissa_bits = 1, .bias = 1, .num
 TEST(e2m1_values_and_ties)
 {
     const float values[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
-    const struct { float tie; uint8_t code; } ties[7] = {
+    const struct {
+        float tie;
+        uint8_t code;
+    } ties[7] = {
         { 0.25f, 0 }, { 0.75f, 2 }, { 1.25f, 2 }, { 1.75f, 4 }, { 2.5f, 4 }, { 3.5f, 6 }, { 5, 6 },
     };
     for (uint8_t code = 0; code < 8; code++) {

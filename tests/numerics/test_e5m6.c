@@ -15,10 +15,9 @@ static uint32_t want(const void *context, float value)
     if (isnan(value)) return o->nan;
     const uint32_t sign = signbit(value) ? o->sign : 0;
     const double magnitude = fabs((double)value);
-    if (isinf(value) || (magnitude >= ldexp(1, -14) && magnitude < 65536))
-        return oracle_nearest(o, magnitude) | sign;
+    if (isinf(value) || (magnitude >= ldexp(1, -14) && magnitude < 65536)) return oracle_nearest(o, magnitude) | sign;
     int exponent = 0;
-    (void)frexp(magnitude, &exponent);              /* magnitude = [0.5, 1) * 2^exponent */
+    (void)frexp(magnitude, &exponent); /* magnitude = [0.5, 1) * 2^exponent */
     const int q = exponent - 24 < -149 ? -149 : exponent - 24;
     const double s = ldexp(magnitude, -q), rest = s - ldexp(floor(ldexp(s, -17)), 17);
     double code = magnitude < 1 ? floor(ldexp(magnitude, 20)) : o->num_finite - 1;
@@ -67,15 +66,27 @@ TEST(e5m6_from_f32_all_floats)
 
 TEST(e5m6_examples)
 {
-    const struct { float value; uint16_t code; } examples[] = {
-        { 0x1.8p-20f, 0x001 },                      /* cut */
-        { float_of(0x3581FFFF), 0x002 },            /* 1.0156 * 2^-20: one too many */
-        { float_of(0x21810001), 0x001 },            /* 8.7e-19 */
+    const struct {
+        float value;
+        uint16_t code;
+    } examples[] = {
+        { 0x1.8p-20f, 0x001 },           /* cut */
+        { float_of(0x3581FFFF), 0x002 }, /* 1.0156 * 2^-20: one too many */
+        { float_of(0x21810001), 0x001 }, /* 8.7e-19 */
         { float_of(0x21810000), 0x000 },
-        { 0x1p-20f, 0x001 },    { 0x1p-14f, 0x040 },    { 0x0.fcp-14f, 0x03F },
-        { 65024.0f, 0x7BF },    { -65024.0f, 0xFBF },   { 65279.0f, 0x7BF },    { 65280.0f, 0x7C0 },
-        { 0.0f, 0x000 },        { -0.0f, 0x800 },       { 1.0f, 0x3C0 },        { -INFINITY, 0xFC0 },
-        { 0x1.02p0f, 0x3C0 },   { 0x1.06p0f, 0x3C2 },   /* ties to even */
+        { 0x1p-20f, 0x001 },
+        { 0x1p-14f, 0x040 },
+        { 0x0.fcp-14f, 0x03F },
+        { 65024.0f, 0x7BF },
+        { -65024.0f, 0xFBF },
+        { 65279.0f, 0x7BF },
+        { 65280.0f, 0x7C0 },
+        { 0.0f, 0x000 },
+        { -0.0f, 0x800 },
+        { 1.0f, 0x3C0 },
+        { -INFINITY, 0xFC0 },
+        { 0x1.02p0f, 0x3C0 },
+        { 0x1.06p0f, 0x3C2 }, /* ties to even */
     };
     for (size_t i = 0; i < sizeof examples / sizeof *examples; i++)
         CHECK_THAT(tgl_e5m6_from_f32(examples[i].value) == examples[i].code, "example %zu is 0x%03X", i,
@@ -91,11 +102,10 @@ TEST(e5m6x8_order)
     for (int round = 0; round < 10000; round++) {
         uint16_t codes[8], again[8];
         uint32_t words[3], want_words[3] = { 0 };
-        for (int i = 0; i < 8; i++)                 /* first each bit alone, then random codes */
+        for (int i = 0; i < 8; i++) /* first each bit alone, then random codes */
             codes[i] = (uint16_t)(round < 96 ? (round / 12 == i) << round % 12 : test_below(&random, 0x1000));
         for (int bit = 0; bit < 96; bit++)
-            if (codes[bit / 12] >> (11 - bit % 12) & 1)
-                want_words[bit / 32] += (uint32_t)1 << (31 - bit % 32);
+            if (codes[bit / 12] >> (11 - bit % 12) & 1) want_words[bit / 32] += (uint32_t)1 << (31 - bit % 32);
         tgl_e5m6x8_pack(codes, words);
         tgl_e5m6x8_unpack(words, again);
         for (int i = 0; i < 3; i++) CHECK_INT(words[i], want_words[i]);

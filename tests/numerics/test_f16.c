@@ -16,7 +16,7 @@ static uint32_t want_rz(const void *context, float value)
     if (isnan(value)) return o->nan;
     const double magnitude = fabs((double)value);
     uint32_t code = oracle_nearest(o, magnitude);
-    if (code == o->num_finite && !isinf(value)) code--;                 /* what is finite stays finite */
+    if (code == o->num_finite && !isinf(value)) code--; /* what is finite stays finite */
     if (code < o->num_finite && o->values[code] > magnitude) code--;
     return code | (signbit(value) ? o->sign : 0);
 }

@@ -25,7 +25,7 @@ static void restore(uint64_t before) { __asm__ volatile("msr fpcr, %0" : : "r"(b
 static uint64_t flush_to_zero(void)
 {
     const unsigned before = _mm_getcsr();
-    _mm_setcsr(before | 0x8040);                    /* FTZ and DAZ */
+    _mm_setcsr(before | 0x8040); /* FTZ and DAZ */
     return before;
 }
 static void restore(uint64_t before) { _mm_setcsr((unsigned)before); }
@@ -74,7 +74,7 @@ TEST(results_do_not_depend_on_flushing)
     tiny = tiny * 0.5f;
     const volatile uint64_t seen = everything();
     restore(before);
-    CHECK_INT(tgl_f32_to_bits(tiny), 0);            /* or nothing was tested */
+    CHECK_INT(tgl_f32_to_bits(tiny), 0); /* or nothing was tested */
     CHECK_THAT(seen == want, "flushing changes a result");
 }
 #else

@@ -22,8 +22,8 @@ static void check_fma(float a, float b, float c)
 {
     const float seen = tgl_fma_in_double(a, b, c), want = fmaf(a, b, c);
     if (isnan(seen) && isnan(want)) return;
-    CHECK_THAT(tgl_f32_to_bits(seen) == tgl_f32_to_bits(want), "fma(%a, %a, %a) is %a, want %a", (double)a,
-               (double)b, (double)c, (double)seen, (double)want);
+    CHECK_THAT(tgl_f32_to_bits(seen) == tgl_f32_to_bits(want), "fma(%a, %a, %a) is %a, want %a", (double)a, (double)b,
+               (double)c, (double)seen, (double)want);
 }
 
 /* As the C library has it. Few mantissa bits make ties, near exponents cancellation, low ones subnormals. */

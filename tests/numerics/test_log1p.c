@@ -6,22 +6,22 @@
 #include "test.h"
 #include "ulp.h"
 
-static const uint32_t LARGEST = 0x7E800000;         /* 2^126 */
+static const uint32_t LARGEST = 0x7E800000; /* 2^126 */
 
 static void check_log1p(uint32_t bits)
 {
     const float x = tgl_f32_from_bits(bits), seen = tgl_log1p(x);
     const double want = log1p((double)x);
-    CHECK_THAT(error_in_ulp(seen, want) < 1, "log1p(%a) is %a, want %a: off by %g", (double)x, (double)seen,
-               want, error_in_ulp(seen, want));
+    CHECK_THAT(error_in_ulp(seen, want) < 1, "log1p(%a) is %a, want %a: off by %g", (double)x, (double)seen, want,
+               error_in_ulp(seen, want));
 }
 
 TEST(log1p_special_values)
 {
     CHECK_INT(tgl_f32_to_bits(tgl_log1p(0.0f)), 0);
     CHECK_INT(tgl_f32_to_bits(tgl_log1p(0x1p-149f)), 1);
-    CHECK(tgl_log1p(0x1p-30f) == 0x1p-30f);         /* 1 + x is 1, and all of x is what rounding lost */
-    CHECK(tgl_log1p(1.0f) == 0x1.62e43p-1f);        /* ln 2 */
+    CHECK(tgl_log1p(0x1p-30f) == 0x1p-30f);  /* 1 + x is 1, and all of x is what rounding lost */
+    CHECK(tgl_log1p(1.0f) == 0x1.62e43p-1f); /* ln 2 */
     CHECK(isnan(tgl_log1p(NAN)) && isnan(tgl_log1p(-NAN)));
 }
 

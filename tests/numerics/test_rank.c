@@ -14,8 +14,8 @@ static bool check_pair(float a, uint32_t i, float b, uint32_t j)
 {
     const bool before = tgl_rank(a, i) > tgl_rank(b, j), after = tgl_rank(a, i) < tgl_rank(b, j);
     return CHECK_THAT(before == is_before(a, i, b, j) && after == is_before(b, j, a, i),
-                      "%a at %" PRIu32 " and %a at %" PRIu32 ": ranks 0x%016" PRIx64 ", 0x%016" PRIx64,
-                      (double)a, i, (double)b, j, tgl_rank(a, i), tgl_rank(b, j));
+                      "%a at %" PRIu32 " and %a at %" PRIu32 ": ranks 0x%016" PRIx64 ", 0x%016" PRIx64, (double)a, i,
+                      (double)b, j, tgl_rank(a, i), tgl_rank(b, j));
 }
 
 static bool check_parts(float score, uint32_t index)
@@ -23,8 +23,8 @@ static bool check_parts(float score, uint32_t index)
     const uint64_t rank = tgl_rank(score, index);
     const float value = tgl_rank_value(rank), want = isnan(score) ? -INFINITY : score == 0 ? 0.0f : score;
     return CHECK_THAT(rank > 0xFFFFFFFF && tgl_rank_index(rank) == index && bits_of(value) == bits_of(want),
-                      "%a at %" PRIu32 ": rank 0x%016" PRIx64 " gives %a at %" PRIu32, (double)score, index,
-                      rank, (double)value, tgl_rank_index(rank));
+                      "%a at %" PRIu32 ": rank 0x%016" PRIx64 " gives %a at %" PRIu32, (double)score, index, rank,
+                      (double)value, tgl_rank_index(rank));
 }
 
 /* Around everything where the order of floats and that of their bits part. */
@@ -73,7 +73,7 @@ TEST(rank_of_random_pairs)
 TEST(rank_keys_of_all_floats)
 {
     if (!test_slow()) SKIP("2^32 floats are in the slow set");
-    uint32_t key = 0x007FFFFF;                              /* of -inf */
+    uint32_t key = 0x007FFFFF; /* of -inf */
     for (uint32_t bits = 0xFF800000; bits > 0x80000000; bits--)
         if (!CHECK_THAT(tgl_rank_key(float_of(bits)) == key++, "key of 0x%08" PRIX32, bits)) return;
     for (uint32_t bits = 0; bits <= 0x7F800000; bits++) {

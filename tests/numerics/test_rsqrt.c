@@ -8,7 +8,7 @@
 /* x = m 2^e with 2^23 <= m < 2^24, r = n 2^f alike. Is (n + shift / 2)^2 m above 2^(-2 f - e)? */
 static int compare(uint64_t m, int e, uint64_t n, int f, int shift)
 {
-    const unsigned __int128 twice = 2 * n + (uint64_t)shift, product = twice * twice * m;   /* below 2^75 */
+    const unsigned __int128 twice = 2 * n + (uint64_t)shift, product = twice * twice * m; /* below 2^75 */
     const int power = 2 - 2 * f - e;
     const unsigned __int128 want = (unsigned __int128)1 << power;
     return product > want ? 1 : product < want ? -1 : 0;
@@ -23,7 +23,7 @@ static void check_rsqrt(uint32_t bits)
                (unsigned)seen);
 }
 
-TEST(rsqrt_every_significand)           /* of both parities of the exponent: others only scale the result */
+TEST(rsqrt_every_significand) /* of both parities of the exponent: others only scale the result */
 {
     const uint32_t step = test_slow() ? 1 : 251;
     for (uint32_t bits = 0x3f800000; bits < 0x40800000; bits += step) check_rsqrt(bits);

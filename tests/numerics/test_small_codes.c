@@ -19,7 +19,7 @@ static void check_float(uint32_t bits)
 TEST(small_codes_sampled)
 {
     for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += 997) check_float((uint32_t)bits);
-    for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += 1 << 16)       /* ties, and beside them */
+    for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += 1 << 16) /* ties, and beside them */
         for (uint64_t near = bits; near < bits + 3; near++) check_float((uint32_t)(near - (bits > 0)));
 }
 

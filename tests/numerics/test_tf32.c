@@ -49,10 +49,9 @@ TEST(tf32_is_two_bf16)
     uint32_t num_split = 0;
     for (uint32_t code = 4 << 10; code < o->num_finite; code++) {
         const float value = (float)o->values[code], high = tgl_bf16_to_f32(tgl_bf16_from_f32(value));
-        if (isinf(high)) break;                     /* from 3.39e38 on */
+        if (isinf(high)) break; /* from 3.39e38 on */
         const float low = value - high;
-        CHECK_THAT(tgl_bf16_to_f32(tgl_bf16_from_f32(low)) == low &&
-                       (double)high + (double)low == (double)value,
+        CHECK_THAT(tgl_bf16_to_f32(tgl_bf16_from_f32(low)) == low && (double)high + (double)low == (double)value,
                    "%a is not %a + %a", (double)value, (double)high, (double)low);
         num_split++;
     }

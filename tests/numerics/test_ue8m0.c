@@ -10,7 +10,7 @@ static uint32_t want(const void *context, float value)
 {
     for (int exponent = -126; exponent < 127; exponent++)
         if (ldexp(1, exponent) >= fabs((double)value)) return (uint32_t)(exponent + 127);
-    return 254;                                     /* NaN is not below anything, so it ends here too */
+    return 254; /* NaN is not below anything, so it ends here too */
 }
 
 TEST(ue8m0_to_f32_all_codes)
@@ -22,8 +22,7 @@ TEST(ue8m0_to_f32_all_codes)
         CHECK_INT(tgl_ue8m0_from_f32(seen), code < 1 ? 1 : code > 254 ? 254 : code);
         if (code < 1 || code > 254) continue;
         const float inverse = tgl_ue8m0_inverse_to_f32((uint8_t)code);
-        CHECK_THAT((double)inverse == (code == 254 ? 0 : 1 / value), "inverse of code %d is %a", code,
-                   (double)inverse);
+        CHECK_THAT((double)inverse == (code == 254 ? 0 : 1 / value), "inverse of code %d is %a", code, (double)inverse);
     }
 }
 

@@ -79,8 +79,9 @@ THUNK(pick)
         const DLTensor *t = a->outputs[i];
         for (int64_t k = 0; k < t->shape[0] * t->shape[1]; k++)
             for (int b = 0; b < t->dtype.bits / 8; b++)
-                ((uint8_t *)data(t))[(k / t->shape[1] * stride(t, 0) + k % t->shape[1] * stride(t, 1))
-                                     * (t->dtype.bits / 8) + b] = 0;
+                ((uint8_t *)data(
+                    t))[(k / t->shape[1] * stride(t, 0) + k % t->shape[1] * stride(t, 1)) * (t->dtype.bits / 8) + b] =
+                    0;
     }
     return TGL_OK;
 }
@@ -90,9 +91,8 @@ THUNK(weigh)
 {
     const DLTensor *x = a->x, *sf = a->sf, *seen = a->seen;
     for (int64_t i = 0; i < x->shape[0] * x->shape[1]; i++)
-        ((float *)data(a->out))[i] =
-            ((float *)data(x))[i] * (sf ? ((float *)data(sf))[i / x->shape[1]] : 1.0f)
-            + (float)(100 * a->rows + a->cols);
+        ((float *)data(a->out))[i] = ((float *)data(x))[i] * (sf ? ((float *)data(sf))[i / x->shape[1]] : 1.0f) +
+                                     (float)(100 * a->rows + a->cols);
     for (int64_t i = 0; seen && i < seen->shape[0]; i++) ((int64_t *)data(seen))[i]++;
     return TGL_OK;
 }
@@ -125,8 +125,7 @@ static op_row rows[] = {
               "1e-4)"
               " -> out: fmt[T, H], sf: f32[T, H / group; 1, T / 4 * 4]",
       .call = call_cast },
-    { .text = "scale(x[T, H], weight[H]?, bias[H]?, clamp: float? = None) -> out: x[T, H]",
-      .call = call_scale },
+    { .text = "scale(x[T, H], weight[H]?, bias[H]?, clamp: float? = None) -> out: x[T, H]", .call = call_scale },
     { .text = "add_inplace(x[N]!, number: int) -> None", .call = call_add_inplace },
     { .text = "wait(x[N], milliseconds: int) -> None", .call = call_wait },
     { .text = "pad(x[T, H], weight[T, H]?, extra: int, is_padded: bool = True, seen[N]?!, col_major: bool = "
@@ -139,9 +138,11 @@ static op_row rows[] = {
     { .text = "weigh(x[T, H], sf[T]?, rows: int?, cols: int?, kind: {plain}? = None, seen[N]?!) -> "
               "out: x[T, H] if kind else f32[T, H]",
       .face = "x & sf, block_size: rows & cols = None, kind, *, seen",
-      .check = check_weigh, .call = call_weigh },
+      .check = check_weigh,
+      .call = call_weigh },
     { .text = "scratch(x[N], bytes: int, leave: int = 0, status: int = 0) -> out: i64[3]",
-      .call = call_scratch, .workspace = workspace_scratch },
+      .call = call_scratch,
+      .workspace = workspace_scratch },
     { .text = "fail(x[N], status: int) -> out: i64[N * 2]", .call = call_fail },
 };
 DOMAIN(toys);

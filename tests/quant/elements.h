@@ -26,7 +26,7 @@ static inline uint8_t nearest_code(tgl_quant_format format, float value)
     const unsigned last = last_code(format), sign = signbit(value) ? format == TGL_QUANT_E2M1 ? 8 : 0x80 : 0;
     const double at = fabs((double)value);
     if (isnan(value)) return format == TGL_QUANT_E2M1 ? 7 : 0x7f;
-    unsigned code = 0;                          /* the largest not above the value */
+    unsigned code = 0; /* the largest not above the value */
     for (unsigned step = (last + 1) / 2 + 1; step; step /= 2)
         while (code + step <= last && magnitude_of(format, code + step) <= at) code += step;
     if (code < last) {
@@ -45,7 +45,7 @@ static inline block_factor factor_of_block(tgl_quant_format format, float amax, 
     const float floor = format == TGL_QUANT_E2M1 ? 0x1.8p-124f : 1e-4f;
     const float a = amax > floor ? amax : floor, sf = a / largest;
     if (!is_rounded) return (block_factor){ sf, largest / a };
-    int power = 127;                            /* for infinity, too */
+    int power = 127; /* for infinity, too */
     if (isfinite(sf)) power = frexpf(sf, &power) == 0.5f ? power - 1 : power;
     return (block_factor){ ldexpf(1, power), power == 127 ? 0 : ldexpf(1, -power) };
 }
@@ -74,13 +74,17 @@ static inline int64_t list_elements(tgl_quant_format format, bool is_bf16, float
 }
 
 /* An op: tensor 0 is x, the rest begins at `first`, what is between is not given. */
-typedef struct { tgl_signature *signature; errors_invoke call; int first; } cast_op;
+typedef struct {
+    tgl_signature *signature;
+    errors_invoke call;
+    int first;
+} cast_op;
 #define CAST_OP(name, first) { &tgl_quant_##name##_signature, call_##name, first }
 
 typedef struct {
     cast_op op;
     tgl_quant_format format;
-    int64_t block_rows, block_cols, num_cols;   /* num_cols is a multiple of block_cols */
+    int64_t block_rows, block_cols, num_cols; /* num_cols is a multiple of block_cols */
     bool is_rounded, is_transposed;
     /* Each block begins with the value of the largest code, times the smallest power of two >= 1 that makes
      * it the amax: the factor is that power, and no product rounds. */
@@ -126,26 +130,29 @@ static inline void check_elements_in(const backend *b, const element_check *c, b
     args[c->op.first + 1] = (call_arg)OUT(TGL_F32, sf, m, k);
     check_call(b, c->op.signature, c->op.call,
                PARAMS(.format = c->format, .num_per_tokens = c->block_rows, .num_per_channels = c->block_cols,
-                      .round_sf = c->is_rounded), args, c->op.first + 2);
+                      .round_sf = c->is_rounded),
+               args, c->op.first + 2);
     free(x), free(sf), free(codes);
 }
 
 /* Both dtypes; factors rounded or not, with the largest code or not. */
-static inline void check_all_elements(cast_op op, tgl_quant_format format, int64_t block_rows,
-                                      int64_t block_cols, int64_t num_cols, bool is_transposed)
+static inline void check_all_elements(cast_op op, tgl_quant_format format, int64_t block_rows, int64_t block_cols,
+                                      int64_t num_cols, bool is_transposed)
 {
     FOR_BACKENDS(b)
         for (int i = 0; i < 8; i++)
-            check_elements_in(b, &(element_check){ op, format, block_rows, block_cols, num_cols, i & 1,
-                                                   is_transposed, i & 2 }, i & 4);
+            check_elements_in(b,
+                              &(element_check){ op, format, block_rows, block_cols, num_cols, i & 1, is_transposed,
+                                                i & 2 },
+                              i & 4);
 }
 
 /* ---- all codes of given factors ---- */
 
 /* Every code of UE8M0, 0 and 255 too, as a given factor, k in a word. Each block has 1.5 times its factor,
  * its negative, and special values. */
-static inline void check_given_codes_in(const backend *b, tgl_quant_format format, bool is_bf16,
-                                        int64_t width, int64_t k, const cast_op *op)
+static inline void check_given_codes_in(const backend *b, tgl_quant_format format, bool is_bf16, int64_t width,
+                                        int64_t k, const cast_op *op)
 {
     enum { MAX_VALUES = 256 * 128 };
     static float x[MAX_VALUES];
@@ -159,7 +166,7 @@ static inline void check_given_codes_in(const backend *b, tgl_quant_format forma
         const float values[] = { 1.5f * near, -near, 0, -0.0f, 0x1.cp127f, 0x1p-130f, INFINITY, NAN };
         codes[code / k * 4 + code % k] = (uint8_t)code;
         for (int64_t j = 0; j < width; j++) {
-            const int64_t at = code * width + j;        /* k blocks are a row */
+            const int64_t at = code * width + j; /* k blocks are a row */
             x[at] = values[(at + code / k) % 8];
             const unsigned element = nearest_code(format, x[at] * (1 / sf));
             want[at >> is_pair] |= (uint8_t)(is_pair && at % 2 ? element << 4 : element);
@@ -168,8 +175,7 @@ static inline void check_given_codes_in(const backend *b, tgl_quant_format forma
     call_arg args[TGL_MAX_TENSORS] = { FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, rows, cols) };
     args[op->first] = (call_arg){ TGL_I32, SIZES(rows, 1), .strides = { 1, rows }, .contents = codes };
     args[op->first + 1] = (call_arg)OUT(is_pair ? TGL_U8 : TGL_E4M3, want, rows, cols >> is_pair);
-    check_call(b, op->signature, op->call, PARAMS(.format = format, .num_per_channels = width), args,
-               op->first + 2);
+    check_call(b, op->signature, op->call, PARAMS(.format = format, .num_per_channels = width), args, op->first + 2);
 }
 
 /* Both dtypes and formats, on all SMs and on one. */

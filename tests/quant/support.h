@@ -38,17 +38,17 @@ static inline float float_of(uint32_t bits)
     return value;
 }
 
-static inline uint16_t to_bf16(float value) { return (uint16_t)(bits_of(value) >> 16); }   /* truncates */
+static inline uint16_t to_bf16(float value) { return (uint16_t)(bits_of(value) >> 16); } /* truncates */
 static inline float of_bf16(uint16_t bits) { return float_of((uint32_t)bits << 16); }
 
 /* ---- calls ---- */
 
 static tgl_stream call_stream;
-#define QUANT_OP(name, ...)                                                                    \
-    extern tgl_signature tgl_quant_##name##_signature;                                         \
-    static inline tgl_status call_##name(DLTensor *const *t, const void *params)               \
-    {                                                                                          \
-        return tgl_quant_##name(__VA_ARGS__, call_stream);                                     \
+#define QUANT_OP(name, ...)                                                      \
+    extern tgl_signature tgl_quant_##name##_signature;                           \
+    static inline tgl_status call_##name(DLTensor *const *t, const void *params) \
+    {                                                                            \
+        return tgl_quant_##name(__VA_ARGS__, call_stream);                       \
     }
 QUANT_OP(cast_back, t[0], t[1], t[2], params)
 QUANT_OP(per_block_cast, t[0], t[1], t[2], params)
@@ -58,21 +58,20 @@ QUANT_OP(per_channel_cast, t[0], t[1], t[2], t[3], t[4], params)
 QUANT_OP(per_channel_cast_and_transpose, t[0], t[1], t[2], params)
 QUANT_OP(per_token_cast, t[0], t[1], t[2], t[3], params)
 QUANT_OP(per_token_cast_with_precomputed_sf, t[0], t[1], t[2], t[3], params)
-QUANT_OP(swiglu_backward_and_per_token_cast, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10],
-         params)
+QUANT_OP(swiglu_backward_and_per_token_cast, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], params)
 QUANT_OP(swiglu_forward_and_per_channel_cast_and_transpose, t[0], t[1], t[2], params)
 QUANT_OP(swiglu_forward_and_per_token_cast, t[0], t[1], t[2], t[3], t[4], t[5], t[6], params)
 QUANT_OP(unpack_from_e2m1fn_x2, t[0], t[1])
 
 /* An argument of a call. */
 typedef struct {
-    tgl_dtype dtype;            /* 0: not given */
+    tgl_dtype dtype; /* 0: not given */
     int ndim;
-    int64_t shape[3], strides[3];   /* all strides 0: packed */
-    const void *contents;       /* before the call; NULL: bytes of 0xa5 */
-    const float *floats;        /* or these; a tensor of bf16 gets their upper halves */
-    const void *want;           /* after the call, gaps included; NULL: any */
-    void *to;                   /* gets what is there after the call, unless it is compared */
+    int64_t shape[3], strides[3]; /* all strides 0: packed */
+    const void *contents;         /* before the call; NULL: bytes of 0xa5 */
+    const float *floats;          /* or these; a tensor of bf16 gets their upper halves */
+    const void *want;             /* after the call, gaps included; NULL: any */
+    void *to;                     /* gets what is there after the call, unless it is compared */
 } call_arg;
 #define SIZES(...) .ndim = sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), .shape = { __VA_ARGS__ }
 #define IN(type, contents_, ...) { .dtype = (type), .contents = (contents_), SIZES(__VA_ARGS__) }
@@ -85,13 +84,15 @@ static inline void place_arg(const backend *b, const call_arg *a, tensor *t)
 {
     const int64_t count = a->shape[0] * (a->ndim > 1 ? a->shape[1] : 1);
     make(t, NULL, b->device, a->dtype, a->ndim, a->shape);
-    if (count == 0) return;     /* what is empty has no data */
+    if (count == 0) return; /* what is empty has no data */
     const bool is_narrow = a->floats && a->dtype == TGL_BF16, is_packed = !a->strides[0] && !a->strides[1];
     uint16_t *narrow = calloc(is_narrow ? (size_t)count + 1 : 1, sizeof *narrow);
     if (!narrow) abort();
     for (int64_t i = 0; is_narrow && i < count; i++) narrow[i] = to_bf16(a->floats[i]);
     place_strided(b, t, a->dtype, a->ndim, a->shape, is_packed ? NULL : a->strides,
-                  is_narrow ? narrow : a->floats ? (const void *)a->floats : a->contents);
+                  is_narrow   ? narrow
+                  : a->floats ? (const void *)a->floats
+                              : a->contents);
     free(narrow);
 }
 
@@ -117,8 +118,7 @@ static inline void check_call(const backend *b, tgl_signature *s, errors_invoke 
         else discard(b, &tensors[i]);
     }
 }
-#define CALL_ARGS(...) \
-    (const call_arg[]){ __VA_ARGS__ }, sizeof((const call_arg[]){ __VA_ARGS__ }) / sizeof(call_arg)
+#define CALL_ARGS(...) (const call_arg[]){ __VA_ARGS__ }, sizeof((const call_arg[]){ __VA_ARGS__ }) / sizeof(call_arg)
 #define CALL(name, b, params, ...) \
     check_call(b, &tgl_quant_##name##_signature, call_##name, params, CALL_ARGS(__VA_ARGS__))
 
@@ -167,12 +167,14 @@ static inline void check_empty(tgl_signature *s, const char *sample, errors_invo
 
 /* A code of e4m3 and two factors: that of the largest code, which stands first in its block, and that of this
  * one. code * factor * inv is halfway between two codes, so that the order of the products often decides. */
-typedef struct { uint8_t code; float factors[2]; } close_pair;
+typedef struct {
+    uint8_t code;
+    float factors[2];
+} close_pair;
 static inline close_pair make_close_pair(test_random *r)
 {
     const unsigned at = (unsigned)test_below(r, 0x30) + 0x20;
-    const double middle =
-        ((double)quant_decode(TGL_QUANT_E4M3, at) + (double)quant_decode(TGL_QUANT_E4M3, at + 1)) / 2;
+    const double middle = ((double)quant_decode(TGL_QUANT_E4M3, at) + (double)quant_decode(TGL_QUANT_E4M3, at + 1)) / 2;
     close_pair p = { .code = (uint8_t)(test_below(r, 0x38) + 0x38) };
     p.factors[0] = float_of((uint32_t)test_below(r, 0x01000000) + 0x3f000000);
     const float inv = 448 / (448 * p.factors[0]);
@@ -185,8 +187,7 @@ static inline close_pair make_close_pair(test_random *r)
 static inline unsigned code_of_pair(close_pair p, bool is_combined)
 {
     const float inv = 448 / (448 * p.factors[0]), value = quant_decode(TGL_QUANT_E4M3, p.code);
-    return quant_encode(TGL_QUANT_E4M3,
-                        is_combined ? value * (p.factors[1] * inv) : value * p.factors[1] * inv);
+    return quant_encode(TGL_QUANT_E4M3, is_combined ? value * (p.factors[1] * inv) : value * p.factors[1] * inv);
 }
 
 #endif

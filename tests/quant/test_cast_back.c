@@ -5,13 +5,13 @@
 
 TESTS_OF_TABLE("quant_cast_back")
 
-static void check_row(tgl_quant_format format, const uint8_t *codes, int64_t num_bytes, uint32_t sf,
-                      int64_t count, const uint32_t *want_f32, const uint16_t *want_bf16)
+static void check_row(tgl_quant_format format, const uint8_t *codes, int64_t num_bytes, uint32_t sf, int64_t count,
+                      const uint32_t *want_f32, const uint16_t *want_bf16)
 {
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++)
-            CALL(cast_back, b, PARAMS(.format = format),
-                 IN(quant_data_dtype(format, TGL_E2M1X2), codes, 1, num_bytes), IN(TGL_F32, &sf, 1, 1),
+            CALL(cast_back, b, PARAMS(.format = format), IN(quant_data_dtype(format, TGL_E2M1X2), codes, 1, num_bytes),
+                 IN(TGL_F32, &sf, 1, 1),
                  OUT(is_bf16 ? TGL_BF16 : TGL_F32, is_bf16 ? (const void *)want_bf16 : want_f32, 1, count));
 }
 #define F32_BITS(...) ((const uint32_t[]){ __VA_ARGS__ })
@@ -30,8 +30,8 @@ TEST(worked_example_of_e5m6)
 {
     /* doc: cast_back_e5m6 */
     /* times 2^-14: 1, -1, 0.5, 2, -3, 0.099609375, 0, -0 */
-    check_row(TGL_QUANT_E5M6, BYTES(0x70, 0x40, 0x0f, 0x74, 0x06, 0xfa, 0x80, 0x07, 0x00, 0x08, 0x00, 0x66),
-              12, 0x38800000, 8,
+    check_row(TGL_QUANT_E5M6, BYTES(0x70, 0x40, 0x0f, 0x74, 0x06, 0xfa, 0x80, 0x07, 0x00, 0x08, 0x00, 0x66), 12,
+              0x38800000, 8,
               F32_BITS(0x3f800000, 0xbf800000, 0x3f000000, 0x40000000, 0xc0400000, 0x3dcc0000, 0, 0x80000000),
               BF16_BITS(0x3f80, 0xbf80, 0x3f00, 0x4000, 0xc040, 0x3dcc, 0, 0x8000));
     /* end */
@@ -41,10 +41,9 @@ TEST(e2m1_by_hand)
 {
     check_row(TGL_QUANT_E2M1, BYTES(0x10, 0x32, 0x54, 0x76, 0x98, 0xba, 0xdc, 0xfe), 8, 0x3f800000, 16,
               F32_BITS(0, 0x3f000000, 0x3f800000, 0x3fc00000, 0x40000000, 0x40400000, 0x40800000, 0x40c00000,
-                       0x80000000, 0xbf000000, 0xbf800000, 0xbfc00000, 0xc0000000, 0xc0400000, 0xc0800000,
-                       0xc0c00000),
-              BF16_BITS(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80,
-                        0xbfc0, 0xc000, 0xc040, 0xc080, 0xc0c0));
+                       0x80000000, 0xbf000000, 0xbf800000, 0xbfc00000, 0xc0000000, 0xc0400000, 0xc0800000, 0xc0c00000),
+              BF16_BITS(0, 0x3f00, 0x3f80, 0x3fc0, 0x4000, 0x4040, 0x4080, 0x40c0, 0x8000, 0xbf00, 0xbf80, 0xbfc0,
+                        0xc000, 0xc040, 0xc080, 0xc0c0));
 }
 
 /* Every code to f32 and to bf16, with several factors; then, with the same factor, back to itself. */
@@ -56,8 +55,9 @@ static void check_codes(tgl_quant_format format, int64_t num_codes, float factor
     static uint16_t seen_bf16[MAX_CODES];
     const int64_t bytes = quant_data_cols(format, num_codes);
     const tgl_dtype dtype = quant_data_dtype(format, TGL_U8);
-    const case_tensor given = { .ndim = 2, .shape = { 1, bytes }, .strides = { bytes, 1 },
-                                .data = (char *)codes, .element_bytes = 1 };
+    const case_tensor given = {
+        .ndim = 2, .shape = { 1, bytes }, .strides = { bytes, 1 }, .data = (char *)codes, .element_bytes = 1
+    };
     case_tensor returned = given;
     returned.data = (char *)back;
     for (int64_t i = 0; i < num_codes; i++) {
@@ -79,11 +79,9 @@ static void check_codes(tgl_quant_format format, int64_t num_codes, float factor
             CHECK_THAT(seen_bf16[i] == bf16 || (isnan(want[i]) && (seen_bf16[i] & 0x7fff) > 0x7f80),
                        "%s: bf16 of code 0x%x is 0x%x, want 0x%x", b->name, (unsigned)i, seen_bf16[i], bf16);
             CHECK_THAT((isnan(want[i]) && isnan(seen[i])) || bits_of(want[i]) == bits_of(seen[i]),
-                       "%s: code 0x%x is %a, want %a", b->name, (unsigned)i, (double)seen[i],
-                       (double)want[i]);
+                       "%s: code 0x%x is %a, want %a", b->name, (unsigned)i, (double)seen[i], (double)want[i]);
             if (isfinite(want[i]) && factor >= 0x1p-100f)
-                CHECK_THAT(code == (unsigned)i, "%s: code 0x%x comes back as 0x%x", b->name, (unsigned)i,
-                           code);
+                CHECK_THAT(code == (unsigned)i, "%s: code 0x%x comes back as 0x%x", b->name, (unsigned)i, code);
         }
     }
 }
@@ -98,21 +96,21 @@ TEST(every_code_of_e4m3) { check_factors(TGL_QUANT_E4M3, 256); }
 TEST(every_code_of_e2m1) { check_factors(TGL_QUANT_E2M1, 16); }
 TEST(every_code_of_e5m6) { check_factors(TGL_QUANT_E5M6, 4096); }
 
-TEST(every_packed_factor)       /* 0 is 0, 255 infinite, the rest 2^(code - 127) */
+TEST(every_packed_factor) /* 0 is 0, 255 infinite, the rest 2^(code - 127) */
 {
     uint8_t codes[256], one[256];
     float want[256];
     for (int i = 0; i < 256; i++) {
         codes[i] = (uint8_t)i;
-        one[i] = 0xb8;      /* -1 */
+        one[i] = 0xb8; /* -1 */
         want[i] = i == 0 ? -0.0f : i == 255 ? -INFINITY : -ldexpf(1, i - 127);
     }
     FOR_BACKENDS(b)
-        CALL(cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, one, 1, 256),
-             IN(TGL_I32, codes, 1, 64), OUT(TGL_F32, want, 1, 256));
+        CALL(cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, one, 1, 256), IN(TGL_I32, codes, 1, 64),
+             OUT(TGL_F32, want, 1, 256));
 }
 
-TEST(products_round_before_bf16)    /* twice: to f32, then to bf16 */
+TEST(products_round_before_bf16) /* twice: to f32, then to bf16 */
 {
     enum { N = 4096 };
     static uint8_t codes[N];
@@ -125,15 +123,16 @@ TEST(products_round_before_bf16)    /* twice: to f32, then to bf16 */
         case_encode(TGL_BF16, quant_decode(TGL_QUANT_E4M3, codes[i]) * factors[i], &want[i]);
     }
     FOR_BACKENDS(b)
-        CALL(cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, codes, 1, N),
-             IN(TGL_F32, factors, 1, N), OUT(TGL_BF16, want, 1, N));
+        CALL(cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, codes, 1, N), IN(TGL_F32, factors, 1, N),
+             OUT(TGL_BF16, want, 1, N));
 }
 
-TEST(num_sms)       /* threads with one, two and four rows */
+TEST(num_sms) /* threads with one, two and four rows */
 {
-    check_num_sms("quant_cast_back", (const char *const[]){
-        "num_rows=130,1030 num_cols=64 format=e4m3,e2m1,e5m6 x_num_per_channels=0 values=mixed",
-        "num_rows=1030 num_cols=64 offset=1 values=mixed", NULL });
+    check_num_sms("quant_cast_back",
+                  (const char *const[]){
+                      "num_rows=130,1030 num_cols=64 format=e4m3,e2m1,e5m6 x_num_per_channels=0 values=mixed",
+                      "num_rows=1030 num_cols=64 offset=1 values=mixed", NULL });
 }
 
 TEST(empty)
@@ -151,8 +150,7 @@ TEST(errors)
     check_errors(CALL_OF(cast_back, "num_rows=3 num_cols=32 format=2"));
     CHECK_ERROR(x[1].strides[1] = 3, "x_sf: strides are [2, 3], want [1, >= 0] or [>= 0, 1]");
     CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 2, "x_sf: shape is [3, 2], want [2, 2]");
-    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)5,
-                "format: is 5, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
+    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)5, "format: is 5, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
     CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1, "x: dtype is e4m3, want i8, u8 or e2m1x2");
     CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].dtype = tgl_dtype_to_dlpack(TGL_I8);
                 PARAMS_OF(c)->x_num_per_channels = 32, "out: shape is [3, 32], want [3, 64]");

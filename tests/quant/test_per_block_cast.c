@@ -35,21 +35,19 @@ TEST(which_block_a_value_is_in)
         }
 }
 
-TEST(packed_factors_are_at_their_bytes)     /* [3, 2] of i32 with columns of 4: rows of blocks first */
+TEST(packed_factors_are_at_their_bytes) /* [3, 2] of i32 with columns of 4: rows of blocks first */
 {
     enum { BM = 2, BK = 4, ROWS = 5, COLS = 24 };
     float x[ROWS][COLS];
     uint8_t want[32];
-    memset(want, 0xa5, sizeof want);        /* as it was: the fourth row of blocks */
+    memset(want, 0xa5, sizeof want); /* as it was: the fourth row of blocks */
     for (int i = 0; i < ROWS; i++)
         for (int j = 0; j < COLS; j++) x[i][j] = ldexpf(448, i / BM * 6 + j / BK);
     for (int m = 0; m < 3; m++)
-        for (int k = 0; k < 8; k++)
-            want[(k / 4 * 4 + m) * 4 + k % 4] = (uint8_t)(k < 6 ? 127 + m * 6 + k : 0);
+        for (int k = 0; k < 8; k++) want[(k / 4 * 4 + m) * 4 + k % 4] = (uint8_t)(k < 6 ? 127 + m * 6 + k : 0);
     FOR_BACKENDS(b)
         CALL(per_block_cast, b, PARAMS(.num_per_tokens = BM, .num_per_channels = BK, .round_sf = true),
-             FLOATS(TGL_F32, x[0], ROWS, COLS), ABSENT,
-             { TGL_I32, SIZES(3, 2), .strides = { 1, 4 }, .want = want });
+             FLOATS(TGL_F32, x[0], ROWS, COLS), ABSENT, { TGL_I32, SIZES(3, 2), .strides = { 1, 4 }, .want = want });
 }
 
 /* Blocks of one row are those of per_token_cast. */
@@ -60,12 +58,11 @@ TEST(one_row_is_per_token_cast)
     uint8_t want[ROWS * COLS];
     float want_sf[ROWS * 3];
     test_random r = test_seed("one_row_is_per_token_cast");
-    for (int i = 0; i < ROWS * COLS; i++)
-        x[i] = ldexpf((float)test_below(&r, 255) - 127, (int)test_below(&r, 9));
+    for (int i = 0; i < ROWS * COLS; i++) x[i] = ldexpf((float)test_below(&r, 255) - 127, (int)test_below(&r, 9));
     FOR_BACKENDS(b) {
         const tgl_quant_params params = { .num_per_channels = 128 };
-        CALL(per_token_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), ABSENT,
-             GET(TGL_E4M3, want, ROWS, COLS), GET(TGL_F32, want_sf, ROWS, 3));
+        CALL(per_token_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), ABSENT, GET(TGL_E4M3, want, ROWS, COLS),
+             GET(TGL_F32, want_sf, ROWS, 3));
         CALL(per_block_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), OUT(TGL_E4M3, want, ROWS, COLS),
              OUT(TGL_F32, want_sf, ROWS, 3));
     }
@@ -95,13 +92,12 @@ TEST(errors)
 {
     check_errors(GOOD_CALL);
     check_errors(CALL_OF(per_block_cast, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16 -out"));
-    check_errors(CALL_OF(per_block_cast,
-                         "num_rows=6 num_cols=48 format=1 round_sf=1 num_per_channels=8 out_sf=i32"));
-    CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 3; PARAMS_OF(c)->num_per_channels = 8,
-                "out_sf: shape is [2, 3], want [2, 6]");
+    check_errors(CALL_OF(per_block_cast, "num_rows=6 num_cols=48 format=1 round_sf=1 num_per_channels=8 out_sf=i32"));
+    CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 3;
+                PARAMS_OF(c)->num_per_channels = 8, "out_sf: shape is [2, 3], want [2, 6]");
     CHECK_ERROR(x[2].strides[0] = 2, "out_sf: strides are [2, 1], want [1, >= 2] or [>= 3, 1]");
-    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].shape[1] = 47; c->tensors[1] = NULL,
-                "x: columns are 47, want a multiple of 2 for e2m1");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].shape[1] = 47;
+                c->tensors[1] = NULL, "x: columns are 47, want a multiple of 2 for e2m1");
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

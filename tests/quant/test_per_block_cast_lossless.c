@@ -19,9 +19,9 @@ static void check_two_blocks(const uint8_t x[4], int32_t x_sf, const uint8_t out
 TEST(worked_example)
 {
     /* doc: per_block_cast_lossless */
-    const uint8_t x[] = { 0x17, 0x8b, 0x10, 0xb8 };         /* 6, 0.5, -1.5, -0, then 0, 0.5, -0, -1.5 */
-    const int32_t x_sf = 127 | 124 << 8;                    /* times 1, and times 2^-3 */
-    const int32_t out_sf = 121;                             /* 2^-6 */
+    const uint8_t x[] = { 0x17, 0x8b, 0x10, 0xb8 }; /* 6, 0.5, -1.5, -0, then 0, 0.5, -0, -1.5 */
+    const int32_t x_sf = 127 | 124 << 8;            /* times 1, and times 2^-3 */
+    const int32_t out_sf = 121;                     /* 2^-6 */
     const uint8_t out[] = { 0x7c, 0x60, 0xec, 0x80, 0x00, 0x48, 0x80, 0xd4 }; /* 384, 32, -96, ... */
     const tgl_quant_params params = { .x_num_per_channels = 4, .num_per_channels = 8 };
     /* end */
@@ -46,27 +46,25 @@ static void check_pair(int high, int low, bool is_exact)
             const int64_t sf_cols = is_packed ? 1 : 2;
             CALL(per_block_cast_lossless, b, PARAMS(.x_num_per_channels = 16, .num_per_channels = 32),
                  IN(TGL_U8, pairs, 1, 16), IN(sf_dtype, x_sf, 1, sf_cols), GET(TGL_E4M3, out, 1, 32),
-                 GET(sf_dtype, out_sf, 1, 1),
-                 { TGL_I32, SIZES(1), .contents = &(int32_t){ 0 }, .to = &flag });
+                 GET(sf_dtype, out_sf, 1, 1), { TGL_I32, SIZES(1), .contents = &(int32_t){ 0 }, .to = &flag });
             CALL(cast_back, b, PARAMS(0), IN(TGL_E4M3, out, 1, 32), IN(sf_dtype, out_sf, 1, 1),
                  GET(TGL_F32, back, 1, 32));
-            CALL(cast_back, b, PARAMS(.format = TGL_QUANT_E2M1, .x_num_per_channels = 16),
-                 IN(TGL_U8, pairs, 1, 16), IN(sf_dtype, x_sf, 1, sf_cols), GET(TGL_F32, want, 1, 32));
+            CALL(cast_back, b, PARAMS(.format = TGL_QUANT_E2M1, .x_num_per_channels = 16), IN(TGL_U8, pairs, 1, 16),
+                 IN(sf_dtype, x_sf, 1, sf_cols), GET(TGL_F32, want, 1, 32));
             float out_factor;
             memcpy(&out_factor, out_sf, 4);
             CHECK_INT(is_packed ? out_sf[0] : ilogbf(out_factor) + 127, out_code);
             CHECK_INT(flag, !is_exact);
             for (int i = 0; i < 32; i++) {
-                const int code = i < 16 ? high : low;       /* 0 is read as 0.0 */
-                const float value = quant_decode(TGL_QUANT_E2M1, (unsigned)i % 16) *
-                                    (code ? ldexpf(1, code - out_code) : 0);
+                const int code = i < 16 ? high : low; /* 0 is read as 0.0 */
+                const float value =
+                    quant_decode(TGL_QUANT_E2M1, (unsigned)i % 16) * (code ? ldexpf(1, code - out_code) : 0);
                 CHECK_THAT(out[i] == quant_encode(TGL_QUANT_E4M3, value),
                            "%s: codes %d and %d: out[%d] is 0x%02x, want %a", b->name, high, low, i, out[i],
                            (double)value);
                 if (is_exact)
-                    CHECK_THAT(bits_of(back[i]) == bits_of(want[i]),
-                               "%s: codes %d and %d: value %d is %a, want %a", b->name, high, low, i,
-                               (double)back[i], (double)want[i]);
+                    CHECK_THAT(bits_of(back[i]) == bits_of(want[i]), "%s: codes %d and %d: value %d is %a, want %a",
+                               b->name, high, low, i, (double)back[i], (double)want[i]);
             }
         }
 }
@@ -79,12 +77,12 @@ TEST(spreads)
     check_pair(254, 1, false);
 }
 
-TEST(lowest_exponents)      /* the output's code is at least 1 */
+TEST(lowest_exponents) /* the output's code is at least 1 */
 {
     for (int high = 1; high < 12; high++) check_pair(high, 1, true);
 }
 
-TEST(a_factor_of_0)         /* makes zeros, signs stay, and that is exact */
+TEST(a_factor_of_0) /* makes zeros, signs stay, and that is exact */
 {
     for (int high = 0; high < 255; high += high < 12 ? 1 : 27) check_pair(high, 0, true);
     check_two_blocks(BYTES(0x17, 0x8b, 0x7f, 0xf7), 127, BYTES(0x7c, 0x60, 0xec, 0x80, 0x80, 0, 0, 0x80), 121,
@@ -94,14 +92,18 @@ TEST(a_factor_of_0)         /* makes zeros, signs stay, and that is exact */
 /* At a spread of 15, 0.5 and 1.5 lose a bit; other values still fit, and zeros always do. */
 TEST(inexact_is_about_values)
 {
-    const struct { uint8_t pair; int spread; int32_t want; } rows[] = {
-        { 0x22, 15, 0 }, { 0x44, 15, 0 }, { 0x55, 15, 0 }, { 0x66, 15, 0 }, { 0x77, 15, 0 }, { 0xaa, 15, 0 },
-        { 0x12, 15, 1 }, { 0x21, 15, 1 }, { 0x32, 15, 1 }, { 0x23, 15, 1 }, { 0x92, 15, 1 }, { 0x2b, 15, 1 },
+    const struct {
+        uint8_t pair;
+        int spread;
+        int32_t want;
+    } rows[] = {
+        { 0x22, 15, 0 },  { 0x44, 15, 0 },  { 0x55, 15, 0 },  { 0x66, 15, 0 },  { 0x77, 15, 0 },  { 0xaa, 15, 0 },
+        { 0x12, 15, 1 },  { 0x21, 15, 1 },  { 0x32, 15, 1 },  { 0x23, 15, 1 },  { 0x92, 15, 1 },  { 0x2b, 15, 1 },
         { 0x00, 100, 0 }, { 0x08, 100, 0 }, { 0x88, 100, 0 }, { 0x70, 100, 1 }, { 0x08, 119, 0 },
     };
     FOR_BACKENDS(b)
         for (int i = 0; i < COUNT_OF(rows); i++)
-            for (int32_t before = 0; before < 2; before++) {      /* a flag that is set stays set */
+            for (int32_t before = 0; before < 2; before++) { /* a flag that is set stays set */
                 const uint8_t x[2] = { 0x22, rows[i].pair };
                 const int32_t x_sf = 120 | (120 - rows[i].spread) << 8;
                 CALL(per_block_cast_lossless, b, PARAMS(.x_num_per_channels = 2), IN(TGL_E2M1X2, x, 1, 2),
@@ -116,20 +118,19 @@ TEST(empty)
                         "num_rows=0 num_cols=256 x_num_per_channels=32 num_per_channels=128 -inexact"));
 }
 
-#define GOOD_CALL CALL_OF(per_block_cast_lossless, \
-                          "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 x_num_per_channels=16")
+#define GOOD_CALL                    \
+    CALL_OF(per_block_cast_lossless, \
+            "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 x_num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(per_block_cast_lossless,
-                         "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 "
-                         "x_num_per_channels=8 -inexact x_sf=i32 out_sf=i32"));
+    check_errors(CALL_OF(per_block_cast_lossless, "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 "
+                                                  "x_num_per_channels=8 -inexact x_sf=i32 out_sf=i32"));
     CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 24,
                 "num_per_channels: is 24, want a multiple of 16 (x_num_per_channels)");
     CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 8,
                 "num_per_channels: is 8, want a multiple of 16 (x_num_per_channels)");
-    CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 3,
-                "num_per_tokens: is 4, want a multiple of 3 (x_num_per_tokens)");
+    CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 3, "num_per_tokens: is 4, want a multiple of 3 (x_num_per_tokens)");
     CHECK_ERROR(x[4].data = x[3].data, "inexact: memory is shared with out_sf, want no overlap");
 }
 

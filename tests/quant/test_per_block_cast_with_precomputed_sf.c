@@ -4,7 +4,7 @@
 
 TESTS_OF_TABLE("quant_per_block_cast_with_precomputed_sf")
 
-TEST(by_hand)   /* a factor for each quarter: values are multiplied by 1 / sf */
+TEST(by_hand) /* a factor for each quarter: values are multiplied by 1 / sf */
 {
     const float x[16] = { 1, 2, 3, 4, -1, -2, -3, -4, 5, 6, 7, 8, -5, -6, -7, -8 };
     const float sf[4] = { 1, 2, 0.5f, 4 };
@@ -13,11 +13,10 @@ TEST(by_hand)   /* a factor for each quarter: values are multiplied by 1 / sf */
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++)
             CALL(per_block_cast_with_precomputed_sf, b, PARAMS(.num_per_tokens = 2, .num_per_channels = 2),
-                 FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, 4, 4), IN(TGL_F32, sf, 2, 2),
-                 OUT(TGL_E4M3, want, 4, 4));
+                 FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, 4, 4), IN(TGL_F32, sf, 2, 2), OUT(TGL_E4M3, want, 4, 4));
 }
 
-TEST(a_reciprocal_and_a_product)        /* not a quotient: these differ for some values */
+TEST(a_reciprocal_and_a_product) /* not a quotient: these differ for some values */
 {
     enum { N = 4096 };
     static float x[N];
@@ -70,26 +69,24 @@ static void check_elements(tgl_quant_format format, int64_t block_rows, int64_t 
 TEST(every_bf16_as_e4m3) { check_elements(TGL_QUANT_E4M3, 32, 32), check_elements(TGL_QUANT_E4M3, 5, 7); }
 TEST(every_bf16_as_e2m1) { check_elements(TGL_QUANT_E2M1, 32, 32), check_elements(TGL_QUANT_E2M1, 5, 7); }
 
-TEST(every_packed_factor)       /* with vectors, and without */
+TEST(every_packed_factor) /* with vectors, and without */
 {
     const cast_op op = CAST_OP(per_block_cast_with_precomputed_sf, 1);
     check_given_codes(32, 4, op);
     check_given_codes(7, 4, op);
 }
 
-TEST(num_sms)       /* threads with one, two and four rows */
+TEST(num_sms) /* threads with one, two and four rows */
 {
-    check_num_sms("quant_per_block_cast_with_precomputed_sf", (const char *const[]){
-        "num_rows=130,1030 num_cols=64 format=e4m3,e2m1 offset=0,1 values=mixed", NULL });
+    check_num_sms("quant_per_block_cast_with_precomputed_sf",
+                  (const char *const[]){ "num_rows=130,1030 num_cols=64 format=e4m3,e2m1 offset=0,1 values=mixed",
+                                         NULL });
 }
 
-TEST(empty)
-{
-    check_empty(CALL_OF(per_block_cast_with_precomputed_sf, "num_rows=0 num_cols=256 num_per_tokens=32"));
-}
+TEST(empty) { check_empty(CALL_OF(per_block_cast_with_precomputed_sf, "num_rows=0 num_cols=256 num_per_tokens=32")); }
 
-#define GOOD_CALL CALL_OF(per_block_cast_with_precomputed_sf, \
-                          "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16")
+#define GOOD_CALL \
+    CALL_OF(per_block_cast_with_precomputed_sf, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);

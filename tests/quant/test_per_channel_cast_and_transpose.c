@@ -14,8 +14,8 @@ TEST(worked_example)
         const float out_sf[2] = { 0x1p-7f, 0x1p-5f };
         const tgl_quant_params params = { .num_per_tokens = 4, .round_sf = true };
         /* end */
-        CALL(per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x[0], 4, 2),
-             OUT(TGL_E4M3, out, 2, 4), OUT(TGL_F32, out_sf, 1, 2));
+        CALL(per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x[0], 4, 2), OUT(TGL_E4M3, out, 2, 4),
+             OUT(TGL_F32, out_sf, 1, 2));
     }
 }
 
@@ -26,8 +26,7 @@ TEST(transposes_per_channel_cast)
     static uint8_t codes[ROWS][COLS], turned[COLS][ROWS];
     static float want_sf[M * COLS];
     test_random r = test_seed("transposes_per_channel_cast");
-    for (int i = 0; i < ROWS * COLS; i++)
-        x[i] = ldexpf((float)test_below(&r, 255) - 127, (int)test_below(&r, 9));
+    for (int i = 0; i < ROWS * COLS; i++) x[i] = ldexpf((float)test_below(&r, 255) - 127, (int)test_below(&r, 9));
     FOR_BACKENDS(b) {
         const tgl_quant_params params = { .num_per_tokens = 32 };
         CALL(per_channel_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), ABSENT, ABSENT,
@@ -41,9 +40,9 @@ TEST(transposes_per_channel_cast)
 
 TEST(long_tiles)
 {
-    check_kernel("quant_per_channel_cast_and_transpose", 0, (const char *const[]){
-        "num_rows=259,515 num_cols=144 num_per_tokens=64 values=mixed",
-        "num_rows=259 num_cols=136 num_per_tokens=32 round=1 values=bits", NULL });
+    check_kernel("quant_per_channel_cast_and_transpose", 0,
+                 (const char *const[]){ "num_rows=259,515 num_cols=144 num_per_tokens=64 values=mixed",
+                                        "num_rows=259 num_cols=136 num_per_tokens=32 round=1 values=bits", NULL });
 }
 
 TEST(every_bf16)
@@ -63,8 +62,7 @@ TEST(empty)
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    CHECK_ERROR(x[1].shape[0] = 6; x[1].shape[1] = x[1].strides[0] = 32,
-                "out: shape is [6, 32], want [32, 6]");
+    CHECK_ERROR(x[1].shape[0] = 6; x[1].shape[1] = x[1].strides[0] = 32, "out: shape is [6, 32], want [32, 6]");
     CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 2, "out_sf: shape is [2, 32], want [3, 32]");
 }
 

@@ -19,8 +19,7 @@ static void check_row(const tgl_quant_params *params, const float *x, int64_t co
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 <= fits_bf16; is_bf16++)
             CALL(per_token_cast, b, params, FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, 1, count), ABSENT,
-                 OUT(quant_data_dtype(params->format, TGL_E2M1X2), codes, 1, num_bytes),
-                 OUT(TGL_F32, &sf_bits, 1, 1));
+                 OUT(quant_data_dtype(params->format, TGL_E2M1X2), codes, 1, num_bytes), OUT(TGL_F32, &sf_bits, 1, 1));
 }
 
 /* Codes with factors, in one row. */
@@ -57,19 +56,19 @@ TEST(worked_example_of_e5m6)
     const tgl_quant_params exact = { .format = TGL_QUANT_E5M6 };
     const tgl_quant_params rounded = { .format = TGL_QUANT_E5M6, .round_sf = true };
     /* 2^-14; codes 740 F40 700 780 FA0 666 000 800 */
-    check_row(&rounded, x, 8, 0x38800000,
-              BYTES(0x70, 0x40, 0x0f, 0x74, 0x06, 0xfa, 0x80, 0x07, 0x00, 0x08, 0x00, 0x66), 12);
+    check_row(&rounded, x, 8, 0x38800000, BYTES(0x70, 0x40, 0x0f, 0x74, 0x06, 0xfa, 0x80, 0x07, 0x00, 0x08, 0x00, 0x66),
+              12);
     /* 3 / 65024; codes 755 F55 715 795 FBF 684 000 800 */
-    check_row(&exact, x, 8, 0x38418306,
-              BYTES(0x71, 0x55, 0x5f, 0x75, 0xf6, 0xfb, 0x95, 0x57, 0x00, 0x08, 0x00, 0x84), 12);
+    check_row(&exact, x, 8, 0x38418306, BYTES(0x71, 0x55, 0x5f, 0x75, 0xf6, 0xfb, 0x95, 0x57, 0x00, 0x08, 0x00, 0x84),
+              12);
     /* end */
 }
 
 TEST(worked_example_of_codes)
 {
     /* doc: per_token_cast_codes */
-    const uint8_t x[] = { 0x7e, 0x38, 0xb8, 0x00 };         /* 448, 1, -1, 0 in e4m3 */
-    const uint8_t out[] = { 0x06, 0x08 };                   /* 4, 0, -0, 0: of 3.5, 2^-7, -2^-7, 0 */
+    const uint8_t x[] = { 0x7e, 0x38, 0xb8, 0x00 }; /* 448, 1, -1, 0 in e4m3 */
+    const uint8_t out[] = { 0x06, 0x08 };           /* 4, 0, -0, 0: of 3.5, 2^-7, -2^-7, 0 */
     const float x_sf = 0x1p-7f, out_sf = 1;
     const tgl_quant_params params = { .format = TGL_QUANT_E2M1, .round_sf = true };
     /* end */
@@ -91,11 +90,9 @@ static void check_layout(tgl_dtype dtype, const int64_t shape[2], const int64_t 
         for (int turn = 0; turn < 2 * COUNT_OF(widths); turn++) {
             const int width = widths[turn / 2], cols = BLOCKS * width;
             for (int i = 0; i < ROWS * cols; i++)
-                x[i] = ldexpf(i % width == 77 ? 448 : (float)(i % 7),
-                              exponent_of(i / cols, i % cols / width));
+                x[i] = ldexpf(i % width == 77 ? 448 : (float)(i % 7), exponent_of(i / cols, i % cols / width));
             CALL(per_token_cast, b, PARAMS(.num_per_channels = width, .round_sf = true),
-                 FLOATS(turn % 2 ? TGL_BF16 : TGL_F32, x, ROWS, cols), ABSENT,
-                 OUT(TGL_E4M3, NULL, ROWS, cols),
+                 FLOATS(turn % 2 ? TGL_BF16 : TGL_F32, x, ROWS, cols), ABSENT, OUT(TGL_E4M3, NULL, ROWS, cols),
                  { dtype, SIZES(shape[0], shape[1]), .strides = { strides[0], strides[1] }, .want = want });
         }
 }
@@ -103,12 +100,11 @@ static void check_layout(tgl_dtype dtype, const int64_t shape[2], const int64_t 
 TEST(packed_factors_are_at_their_bytes)
 {
     /* doc: packed_bytes */
-    uint8_t want[64];                       /* [5, 2] of i32, strides [1, 8] */
-    memset(want, 0xa5, sizeof want);        /* as it was: rows 5 to 7 of each column */
+    uint8_t want[64];                /* [5, 2] of i32, strides [1, 8] */
+    memset(want, 0xa5, sizeof want); /* as it was: rows 5 to 7 of each column */
     for (int row = 0; row < 5; row++)
         for (int block = 0; block < 8; block++)
-            want[block / 4 * 32 + row * 4 + block % 4] =
-                (uint8_t)(block < 5 ? exponent_of(row, block) + 127 : 0);
+            want[block / 4 * 32 + row * 4 + block % 4] = (uint8_t)(block < 5 ? exponent_of(row, block) + 127 : 0);
     /* end */
     CHECK_INT(want[0], 127 + exponent_of(0, 0));
     CHECK_INT(want[3], 127 + exponent_of(0, 3));
@@ -140,7 +136,7 @@ TEST(row_major_factors_are_at_their_floats)
 TEST(one_column_of_factors_has_any_stride)
 {
     const int64_t strides[] = { 0, 1, 3, 4, 8 };
-    const uint32_t row[] = { 120, 121, 122 };       /* 448 * 2^-7, ... */
+    const uint32_t row[] = { 120, 121, 122 }; /* 448 * 2^-7, ... */
     float x[3][8] = { { 0 } };
     for (int i = 0; i < 3; i++) x[i][i] = ldexpf(448, (int)row[i] - 127);
     FOR_BACKENDS(b)
@@ -172,11 +168,10 @@ static void check_elements(tgl_quant_format format, bool round)
     const case_tensor codes = {
         .ndim = 2, .shape = { rows, bytes }, .strides = { bytes, 1 }, .data = (char *)want, .element_bytes = 1
     };
-    for (int64_t i = 0; i < count; i++)
-        quant_put_code(&codes, format, i / 8, i % 8, quant_encode(format, x[i]));
+    for (int64_t i = 0; i < count; i++) quant_put_code(&codes, format, i / 8, i % 8, quant_encode(format, x[i]));
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
-            const int64_t step = b->is_emulated ? rows / 8 : rows;      /* an eighth there */
+            const int64_t step = b->is_emulated ? rows / 8 : rows; /* an eighth there */
             CALL(per_token_cast, b, PARAMS(.format = format, .num_per_channels = 8, .round_sf = round),
                  FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x + 8 * (rows - step), step, 8), ABSENT,
                  OUT(quant_data_dtype(format, TGL_U8), want + (rows - step) * bytes, step, bytes),
@@ -190,12 +185,10 @@ TEST(every_bf16_as_e4m3) { check_elements(TGL_QUANT_E4M3, false), check_elements
 TEST(every_bf16_as_e2m1) { check_elements(TGL_QUANT_E2M1, false), check_elements(TGL_QUANT_E2M1, true); }
 TEST(every_bf16_as_e5m6) { check_elements(TGL_QUANT_E5M6, false), check_elements(TGL_QUANT_E5M6, true); }
 
-TEST(e5m6_below_its_normal_numbers)     /* truncated, then rounded up by bits that were kept */
+TEST(e5m6_below_its_normal_numbers) /* truncated, then rounded up by bits that were kept */
 {
-    const float x[] = {
-        65024, 0x1.8p-20f, float_of(0x3581ffff), float_of(0x21810001), float_of(0x21810000), 0, 0, 0
-    };
-    check_row(PARAMS(.format = TGL_QUANT_E5M6), x, 8, bits_of(1),     /* 7BF 001 002 001 000 000 000 000 */
+    const float x[] = { 65024, 0x1.8p-20f, float_of(0x3581ffff), float_of(0x21810001), float_of(0x21810000), 0, 0, 0 };
+    check_row(PARAMS(.format = TGL_QUANT_E5M6), x, 8, bits_of(1), /* 7BF 001 002 001 000 000 000 000 */
               BYTES(0x00, 0x01, 0xf0, 0x7b, 0x00, 0x00, 0x01, 0x20, 0, 0, 0, 0), 12);
 }
 
@@ -215,16 +208,12 @@ TEST(floors)
         for (int i = 0; i < 3; i++) {
             const float below[] = { 0, -0.0f, 1e-45f };
             CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E4M3), below[i]), 0x346facad);
-            CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E4M3, .round_sf = true), below[i]),
-                      bits_of(0x1p-22f));
-            CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E5M6, .round_sf = true), below[i]),
-                      bits_of(0x1p-29f));
+            CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E4M3, .round_sf = true), below[i]), bits_of(0x1p-22f));
+            CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E5M6, .round_sf = true), below[i]), bits_of(0x1p-29f));
             CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E2M1), below[i]), bits_of(0x1p-126f));
-            CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E2M1, .round_sf = true), below[i]),
-                      bits_of(0x1p-126f));
+            CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E2M1, .round_sf = true), below[i]), bits_of(0x1p-126f));
         }
-        CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E4M3), float_of(0x38d1b717)),
-                  0x346facad); /* 1e-4 */
+        CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E4M3), float_of(0x38d1b717)), 0x346facad); /* 1e-4 */
         CHECK_INT(factor_of(b, PARAMS(.format = TGL_QUANT_E4M3), float_of(0x38d1b718)), 0x346facae);
     }
 }
@@ -245,7 +234,7 @@ TEST(powers_of_two_are_rounded_up)
             }
 }
 
-TEST(factors_divide)        /* a quotient, not a product with a reciprocal */
+TEST(factors_divide) /* a quotient, not a product with a reciprocal */
 {
     test_random r = test_seed("factors_divide");
     FOR_BACKENDS(b)
@@ -262,16 +251,15 @@ TEST(factors_divide)        /* a quotient, not a product with a reciprocal */
 TEST(nan_counts_for_nothing)
 {
     const float x[] = { NAN, 448, -NAN, -1, 0, -0.0f, 2, 0.25f };
-    check_row(PARAMS(.format = TGL_QUANT_E4M3), x, 8, bits_of(1),
-              BYTES(0x7f, 0x7e, 0x7f, 0xb8, 0x00, 0x80, 0x40, 0x28), 8);
+    check_row(PARAMS(.format = TGL_QUANT_E4M3), x, 8, bits_of(1), BYTES(0x7f, 0x7e, 0x7f, 0xb8, 0x00, 0x80, 0x40, 0x28),
+              8);
     const float y[] = { NAN, 6, -NAN, -1, 0, -0.0f, 2, 0.5f };
-    check_row(PARAMS(.format = TGL_QUANT_E2M1, .round_sf = true), y, 8, bits_of(1),
-              BYTES(0x77, 0xa7, 0x80, 0x14), 4);
+    check_row(PARAMS(.format = TGL_QUANT_E2M1, .round_sf = true), y, 8, bits_of(1), BYTES(0x77, 0xa7, 0x80, 0x14), 4);
     const float all[] = { NAN, -NAN, NAN, NAN };
     check_row(PARAMS(.format = TGL_QUANT_E4M3), all, 4, 0x346facad, BYTES(0x7f, 0x7f, 0x7f, 0x7f), 4);
 }
 
-TEST(an_infinite_block)     /* finite values are zeros of their sign, infinite ones NaN */
+TEST(an_infinite_block) /* finite values are zeros of their sign, infinite ones NaN */
 {
     const float x[] = { 1, -1, INFINITY, -INFINITY, FLT_MAX, -FLT_MAX, 0, -0.0f };
     check_row(PARAMS(.format = TGL_QUANT_E4M3), x, 8, bits_of(INFINITY),
@@ -282,19 +270,18 @@ TEST(an_infinite_block)     /* finite values are zeros of their sign, infinite o
               BYTES(0x80, 0x77, 0x80, 0x80), 4);
 }
 
-TEST(zeros_beside_a_huge_factor)    /* x_sf * inv would be infinite and 0 * inf NaN */
+TEST(zeros_beside_a_huge_factor) /* x_sf * inv would be infinite and 0 * inf NaN */
 {
     const uint8_t zeros[4] = { 0x00, 0x80, 0x80, 0x00 };
     const float factors[] = { 4, 0x1p20f, 0x1p127f, 3e38f };
     const int32_t packed[] = { 129, 147, 254, 253 };
     for (int i = 0; i < COUNT_OF(factors); i++)
         for (int is_packed = 0; is_packed < 2; is_packed++)
-            check_codes(PARAMS(.format = TGL_QUANT_E2M1, .round_sf = true), zeros, 4,
-                        is_packed ? TGL_I32 : TGL_F32, is_packed ? (const void *)&packed[i] : &factors[i], 1,
-                        BYTES(0x80, 0x08), 0x1p-126f);
+            check_codes(PARAMS(.format = TGL_QUANT_E2M1, .round_sf = true), zeros, 4, is_packed ? TGL_I32 : TGL_F32,
+                        is_packed ? (const void *)&packed[i] : &factors[i], 1, BYTES(0x80, 0x08), 0x1p-126f);
 }
 
-TEST(two_input_blocks_in_one)   /* one of them zeros with a huge factor */
+TEST(two_input_blocks_in_one) /* one of them zeros with a huge factor */
 {
     const uint8_t x[8] = { 0x00, 0x80, 0x00, 0x80, 0x38, 0xb8, 0x7e, 0x00 };
     /* 448 * 2^-30 is below the floor: 2^-22, so 1 becomes 2^-8 */
@@ -302,7 +289,7 @@ TEST(two_input_blocks_in_one)   /* one of them zeros with a huge factor */
                 BYTES(0x00, 0x80, 0x00, 0x80, 0x02, 0x82, 0x3e, 0x00), 0x1p-22f);
 }
 
-TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scaled */
+TEST(the_order_of_two_products_shows) /* code * x_sf rounds before it is scaled */
 {
     enum { N = 2000 };
     static uint8_t x[2 * N], want[2 * N];
@@ -320,9 +307,8 @@ TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scale
     }
     CHECK(num_differ > N / 20);
     FOR_BACKENDS(b)
-        CALL(per_token_cast, b, PARAMS(.num_per_channels = 2, .x_num_per_channels = 1),
-             IN(TGL_E4M3, x, 1, 2 * N), IN(TGL_F32, x_sf, 1, 2 * N), OUT(TGL_E4M3, want, 1, 2 * N),
-             OUT(TGL_F32, want_sf, 1, N));
+        CALL(per_token_cast, b, PARAMS(.num_per_channels = 2, .x_num_per_channels = 1), IN(TGL_E4M3, x, 1, 2 * N),
+             IN(TGL_F32, x_sf, 1, 2 * N), OUT(TGL_E4M3, want, 1, 2 * N), OUT(TGL_F32, want_sf, 1, N));
 }
 
 /* A code times a power of two is exact, so codes are cast like their values. All codes, with factors from
@@ -330,7 +316,7 @@ TEST(the_order_of_two_products_shows)   /* code * x_sf rounds before it is scale
 static void check_codes_as_values(tgl_quant_format from, tgl_quant_format to, int64_t group)
 {
     enum { MAX_GROUP = 32, NUM_FACTORS = 70, MAX_COLS = 32 * MAX_GROUP };
-    const int64_t num_codes = from == TGL_QUANT_E4M3 ? 256 : 32;        /* of e2m1 all, twice */
+    const int64_t num_codes = from == TGL_QUANT_E4M3 ? 256 : 32; /* of e2m1 all, twice */
     const int64_t num_cols = 4 * num_codes, num_words = num_cols / group / 4, cols = num_cols;
     static uint8_t x[NUM_FACTORS][MAX_COLS], want[NUM_FACTORS * MAX_COLS];
     static uint32_t factors[MAX_COLS][NUM_FACTORS];
@@ -355,12 +341,13 @@ static void check_codes_as_values(tgl_quant_format from, tgl_quant_format to, in
         const call_arg in = { quant_data_dtype(from, TGL_E2M1X2), SIZES(M, quant_data_cols(from, cols)),
                               .strides = { MAX_COLS, 1 }, .contents = x };
         const call_arg in_sf = { TGL_I32, SIZES(M, num_words), .strides = { 1, M }, .contents = factors };
-        const tgl_quant_params params = { .format = to, .num_per_channels = 2 * group, .round_sf = true,
-                                          .x_num_per_channels = group };
+        const tgl_quant_params params = {
+            .format = to, .num_per_channels = 2 * group, .round_sf = true, .x_num_per_channels = group
+        };
         CALL(cast_back, b, PARAMS(.format = from, .x_num_per_channels = group), in, in_sf,
              GET(TGL_F32, values, M, cols));
-        CALL(per_token_cast, b, &params, IN(TGL_F32, values, M, cols), ABSENT,
-             GET(out_dtype, want, M, out_cols), GET(TGL_F32, want_sf, M, num_sf));
+        CALL(per_token_cast, b, &params, IN(TGL_F32, values, M, cols), ABSENT, GET(out_dtype, want, M, out_cols),
+             GET(TGL_F32, want_sf, M, num_sf));
         CALL(per_token_cast, b, &params, in, in_sf, OUT(out_dtype, want, M, out_cols),
              OUT(TGL_F32, want_sf, M, num_sf));
     }
@@ -401,8 +388,8 @@ static void check_bias(tgl_quant_format format, bool round)
             product += (double)x[i] * back[i];
             squares += (double)x[i] * x[i] + (double)back[i] * back[i];
         }
-        CHECK_THAT(fabs(below / (double)n - 0.5) < 10 / sqrt((double)n), "%s: %g of %" PRId64 " are below",
-                   b->name, below, n);
+        CHECK_THAT(fabs(below / (double)n - 0.5) < 10 / sqrt((double)n), "%s: %g of %" PRId64 " are below", b->name,
+                   below, n);
         const double diff = 1 - 2 * product / squares;
         const double limit = format == TGL_QUANT_E2M1 ? 2e-2 : format == TGL_QUANT_E4M3 ? 1e-3 : 1e-4;
         CHECK_THAT(diff >= 0 && diff < limit, "%s: calc_diff is %g", b->name, diff);
@@ -413,19 +400,19 @@ TEST(bias_of_e4m3) { check_bias(TGL_QUANT_E4M3, false), check_bias(TGL_QUANT_E4M
 TEST(bias_of_e2m1) { check_bias(TGL_QUANT_E2M1, false), check_bias(TGL_QUANT_E2M1, true); }
 TEST(bias_of_e5m6) { check_bias(TGL_QUANT_E5M6, false), check_bias(TGL_QUANT_E5M6, true); }
 
-TEST(num_sms)       /* 5 blocks are few from 3 SMs on */
+TEST(num_sms) /* 5 blocks are few from 3 SMs on */
 {
-    check_num_sms("quant_per_token_cast", (const char *const[]){
-        "num_rows=33 num_cols=256 round=1 sf=packed values=mixed",
-        "num_rows=5 num_cols=2056 num_per_channels=0 dtype=bf16,f32 values=mixed", NULL });
+    check_num_sms("quant_per_token_cast",
+                  (const char *const[]){ "num_rows=33 num_cols=256 round=1 sf=packed values=mixed",
+                                         "num_rows=5 num_cols=2056 num_per_channels=0 dtype=bf16,f32 values=mixed",
+                                         NULL });
 }
 
 TEST(empty)
 {
     check_empty(CALL_OF(per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 -x_sf"));
     check_empty(CALL_OF(per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 -x_sf -out"));
-    check_empty(CALL_OF(per_token_cast,
-                        "num_rows=0 num_cols=256 num_per_channels=128 round_sf=1 -x_sf out_sf=i32"));
+    check_empty(CALL_OF(per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 round_sf=1 -x_sf out_sf=i32"));
     check_empty(CALL_OF(per_token_cast, "num_rows=3 num_cols=0 num_per_channels=128 -x_sf x=f32"));
     check_empty(CALL_OF(per_token_cast, "num_rows=3 num_cols=0 -x_sf x=f32"));
 }
@@ -446,39 +433,36 @@ TEST(errors)
                          "num_rows=3 num_cols=32 num_per_channels=16 x=u8 x_num_per_channels=4 x_sf=i32"));
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
     CHECK_ERROR(x[2].shape[1] = x[2].strides[0] = 16, "out: shape is [3, 16], want [3, 32]");
-    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)-1,
-                "format: is -1, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
+    CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)-1, "format: is -1, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
 }
 
 TEST(errors_of_factors)
 {
     CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 0, "out_sf: shape is [3, 2], want [3, 1]");
     CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 10, "out_sf: shape is [3, 2], want [3, 4]");
-    CHECK_ERROR(x[3].strides[0] = 1; x[3].strides[1] = 2,
-                "out_sf: strides are [1, 2], want [1, >= 3] or [>= 2, 1]");
-    CHECK_ERROR(x[3].strides[0] = 1; x[3].strides[1] = -4,
-                "out_sf: strides are [1, -4], want [1, >= 3] or [>= 2, 1]");
+    CHECK_ERROR(x[3].strides[0] = 1; x[3].strides[1] = 2, "out_sf: strides are [1, 2], want [1, >= 3] or [>= 2, 1]");
+    CHECK_ERROR(x[3].strides[0] = 1; x[3].strides[1] = -4, "out_sf: strides are [1, -4], want [1, >= 3] or [>= 2, 1]");
     CHECK_ERROR(x[3].strides[0] = 0, "out_sf: strides are [0, 1], want [1, >= 3] or [>= 2, 1]");
     CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_I32), "out_sf: shape is [3, 2], want [3, 1]");
-    CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_I32); x[3].shape[1] = x[3].strides[0] = 1,
-                "round_sf: is false, want true for out_sf of i32 (packed)");
-    CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_I32); PARAMS_OF(c)->num_per_channels = 4,
-                "out_sf: strides are [2, 1], want [1, >= 3]");
+    CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_I32);
+                x[3].shape[1] = x[3].strides[0] = 1, "round_sf: is false, want true for out_sf of i32 (packed)");
+    CHECK_ERROR(x[3].dtype = tgl_dtype_to_dlpack(TGL_I32);
+                PARAMS_OF(c)->num_per_channels = 4, "out_sf: strides are [2, 1], want [1, >= 3]");
 }
 
 TEST(errors_of_formats)
 {
     CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1, "out: dtype is e4m3, want i8, u8 or e2m1x2");
-    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[2].dtype = tgl_dtype_to_dlpack(TGL_U8),
-                "out: shape is [3, 32], want [3, 16]");
-    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6; x[2].dtype = tgl_dtype_to_dlpack(TGL_U8),
-                "out: rows are 32 bytes, want a multiple of 12 for e5m6");
-    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].shape[1] = 31; c->tensors[2] = NULL,
-                "x: columns are 31, want a multiple of 2 for e2m1");
-    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6; x[0].shape[1] = 28; c->tensors[2] = NULL,
-                "x: columns are 28, want a multiple of 8 for e5m6");
-    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6; PARAMS_OF(c)->num_per_channels = 10,
-                "num_per_channels: is 10, want a multiple of 8 for e5m6");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1;
+                x[2].dtype = tgl_dtype_to_dlpack(TGL_U8), "out: shape is [3, 32], want [3, 16]");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6;
+                x[2].dtype = tgl_dtype_to_dlpack(TGL_U8), "out: rows are 32 bytes, want a multiple of 12 for e5m6");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E2M1; x[0].shape[1] = 31;
+                c->tensors[2] = NULL, "x: columns are 31, want a multiple of 2 for e2m1");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6; x[0].shape[1] = 28;
+                c->tensors[2] = NULL, "x: columns are 28, want a multiple of 8 for e5m6");
+    CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6;
+                PARAMS_OF(c)->num_per_channels = 10, "num_per_channels: is 10, want a multiple of 8 for e5m6");
 }
 
 #undef GOOD_CALL

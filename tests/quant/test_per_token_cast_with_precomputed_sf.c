@@ -9,8 +9,8 @@ TESTS_OF_TABLE("quant_per_token_cast_with_precomputed_sf")
 
 /* Casts rows of eight values with one factor for all, and compares with quant_encode(value * (1 /
  * factor)). */
-static void check_values(const backend *b, tgl_quant_format format, tgl_dtype dtype, const float *x,
-                         int64_t rows, float factor)
+static void check_values(const backend *b, tgl_quant_format format, tgl_dtype dtype, const float *x, int64_t rows,
+                         float factor)
 {
     const int64_t bytes = quant_data_cols(format, 8);
     uint8_t *want = calloc((size_t)(rows * bytes), 1);
@@ -55,7 +55,8 @@ static void check_boundaries(tgl_quant_format format, unsigned num_codes)
         for (int p = 0; p < 2; p++)
             for (int side = -1; side < 2; side++) {
                 const float value = side < 0 ? nextafterf(points[p], -FLT_MAX)
-                                  : side ? nextafterf(points[p], FLT_MAX) : points[p];
+                                    : side   ? nextafterf(points[p], FLT_MAX)
+                                             : points[p];
                 x[count++] = value;
                 x[count++] = -value;
             }
@@ -77,8 +78,7 @@ TEST(random_floats)
     FOR_BACKENDS(b)
         for (int f = 0; f < 3; f++)
             for (int e = -80; e <= 80; e += 40)
-                check_values(b, (tgl_quant_format)f, TGL_F32, x, b->is_emulated ? 512 : 8192,
-                             ldexpf(1.75f, e));
+                check_values(b, (tgl_quant_format)f, TGL_F32, x, b->is_emulated ? 512 : 8192, ldexpf(1.75f, e));
 }
 
 /* By hand, not by the oracle's encoder. */
@@ -87,15 +87,15 @@ static void check_row(tgl_quant_format format, tgl_dtype dtype, const float *x, 
 {
     const bool is_pair = format == TGL_QUANT_E2M1;
     FOR_BACKENDS(b)
-        CALL(per_token_cast_with_precomputed_sf, b, PARAMS(.format = format), FLOATS(dtype, x, 1, count),
-             ABSENT, IN(TGL_F32, &sf, 1, 1), OUT(is_pair ? TGL_I8 : TGL_E4M3, want, 1, count >> is_pair));
+        CALL(per_token_cast_with_precomputed_sf, b, PARAMS(.format = format), FLOATS(dtype, x, 1, count), ABSENT,
+             IN(TGL_F32, &sf, 1, 1), OUT(is_pair ? TGL_I8 : TGL_E4M3, want, 1, count >> is_pair));
 }
 
 TEST(ties_of_e2m1)
 {
-    check_row(TGL_QUANT_E2M1, TGL_BF16, F32S(0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5, 6,
-                                             -0.25f, -0.75f, -1.25f, -1.75f, -2.5f, -3.5f, -5, -7), 16, 1,
-              BYTES(0x20, 0x42, 0x64, 0x76, 0xa8, 0xca, 0xec, 0xfe));
+    check_row(TGL_QUANT_E2M1, TGL_BF16,
+              F32S(0.25f, 0.75f, 1.25f, 1.75f, 2.5f, 3.5f, 5, 6, -0.25f, -0.75f, -1.25f, -1.75f, -2.5f, -3.5f, -5, -7),
+              16, 1, BYTES(0x20, 0x42, 0x64, 0x76, 0xa8, 0xca, 0xec, 0xfe));
 }
 
 TEST(saturation_of_e4m3)
@@ -108,17 +108,19 @@ TEST(saturation_of_e4m3)
 TEST(factors_at_the_ends)
 {
     const float x[8] = { 1, -1, 0, -0.0f, 1e-30f, -1e30f, INFINITY, NAN };
-    const struct { float sf; uint8_t want[8]; } rows[] = {
+    const struct {
+        float sf;
+        uint8_t want[8];
+    } rows[] = {
         { 0, { 0x7e, 0xfe, 0x7f, 0x7f, 0x7e, 0xfe, 0x7e, 0x7f } },
         { INFINITY, { 0x00, 0x80, 0x00, 0x80, 0x00, 0x80, 0x7f, 0x7f } },
-        { 0x1p-149f, { 0x7e, 0xfe, 0x7f, 0x7f, 0x7e, 0xfe, 0x7e, 0x7f } },      /* 2^149 is no float */
+        { 0x1p-149f, { 0x7e, 0xfe, 0x7f, 0x7f, 0x7e, 0xfe, 0x7e, 0x7f } }, /* 2^149 is no float */
         { 0x1p127f, { 0x00, 0x80, 0x00, 0x80, 0x00, 0x80, 0x7e, 0x7f } },
     };
-    for (int i = 0; i < COUNT_OF(rows); i++)
-        check_row(TGL_QUANT_E4M3, TGL_F32, x, 8, rows[i].sf, rows[i].want);
+    for (int i = 0; i < COUNT_OF(rows); i++) check_row(TGL_QUANT_E4M3, TGL_F32, x, 8, rows[i].sf, rows[i].want);
 }
 
-TEST(every_packed_factor)       /* a block in a warp, in a row, and without vectors */
+TEST(every_packed_factor) /* a block in a warp, in a row, and without vectors */
 {
     const cast_op op = CAST_OP(per_token_cast_with_precomputed_sf, 2);
     check_given_codes(128, 4, op);
@@ -132,8 +134,7 @@ TEST(its_own_factors)
     enum { N = 1024 };
     static float x[4 * N];
     test_random r = test_seed("its_own_factors");
-    for (int i = 0; i < 4 * N; i++)
-        x[i] = ldexpf((float)test_below(&r, 2001) - 1000, (int)test_below(&r, 20) - 20);
+    for (int i = 0; i < 4 * N; i++) x[i] = ldexpf((float)test_below(&r, 2001) - 1000, (int)test_below(&r, 20) - 20);
     FOR_BACKENDS(b)
         for (int f = 0; f < 3; f++) {
             const tgl_quant_format format = (tgl_quant_format)f;
@@ -149,10 +150,10 @@ TEST(its_own_factors)
         }
 }
 
-TEST(num_sms)       /* 5 blocks are few from 3 SMs on */
+TEST(num_sms) /* 5 blocks are few from 3 SMs on */
 {
-    check_num_sms("quant_per_token_cast_with_precomputed_sf", (const char *const[]){
-        "num_rows=33 num_cols=256 sf=packed values=mixed", NULL });
+    check_num_sms("quant_per_token_cast_with_precomputed_sf",
+                  (const char *const[]){ "num_rows=33 num_cols=256 sf=packed values=mixed", NULL });
 }
 
 TEST(empty)
@@ -161,8 +162,7 @@ TEST(empty)
     check_empty(CALL_OF(per_token_cast_with_precomputed_sf, "num_rows=3 num_cols=0 -x_sf"));
 }
 
-#define GOOD_CALL CALL_OF(per_token_cast_with_precomputed_sf, \
-                          "num_rows=3 num_cols=32 num_per_channels=16 -x_sf")
+#define GOOD_CALL CALL_OF(per_token_cast_with_precomputed_sf, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -171,8 +171,7 @@ TEST(errors)
         "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf",
         "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8",
     };
-    for (int i = 0; i < COUNT_OF(samples); i++)
-        check_errors(CALL_OF(per_token_cast_with_precomputed_sf, samples[i]));
+    for (int i = 0; i < COUNT_OF(samples); i++) check_errors(CALL_OF(per_token_cast_with_precomputed_sf, samples[i]));
     CHECK_ERROR(x[2].strides[0] = -2, "sf: strides are [-2, 1], want [1, >= 0] or [>= 0, 1]");
     CHECK_ERROR(x[2].dtype = tgl_dtype_to_dlpack(TGL_I32), "sf: shape is [3, 2], want [3, 1]");
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");

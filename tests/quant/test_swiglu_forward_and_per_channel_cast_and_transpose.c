@@ -53,17 +53,17 @@ TEST(every_bf16_gate)
                 const double gate = x[i][j], v = fabs(gate / (1 + exp(-gate)) * x[i][COLS + j]);
                 const bool is_negative = signbit(x[i][j]) != signbit(x[i][COLS + j]);
                 const uint8_t code = codes[j][i];
-                const bool is_nan = isnan(gate) || isinf(gate);         /* inf * 0, -inf / inf */
+                const bool is_nan = isnan(gate) || isinf(gate); /* inf * 0, -inf / inf */
                 CHECK_THAT(is_nan == ((code & 0x7f) == 0x7f) && (is_nan || code >> 7 == is_negative),
                            "%s: gate %a: code 0x%02x", b->name, gate, code);
                 uint16_t low, high;
                 case_encode(TGL_BF16, v * (1 - 0x1p-21), &low);
                 case_encode(TGL_BF16, v * (1 + 0x1p-21), &high);
-                if (low != high) continue;      /* exp decides */
+                if (low != high) continue; /* exp decides */
                 num_checked++;
                 const float want = fmaxf(of_bf16(high), 1e-4f) / 448;
-                CHECK_THAT(sf[i][j] == want, "%s: gate %a: factor %a, want %a", b->name, gate,
-                           (double)sf[i][j], (double)want);
+                CHECK_THAT(sf[i][j] == want, "%s: gate %a: factor %a, want %a", b->name, gate, (double)sf[i][j],
+                           (double)want);
             }
         CHECK_THAT(num_checked > 50000, "%s: %d of all gates", b->name, num_checked);
     }
@@ -97,7 +97,7 @@ TEST(ties_go_to_even)
     }
 }
 
-TEST(clamp_values_are_f32)      /* the bf16 nearest to 0.3 is 0.30078125, and is clamped to 0.3 */
+TEST(clamp_values_are_f32) /* the bf16 nearest to 0.3 is 0.30078125, and is clamped to 0.3 */
 {
     const float x[2] = { 0.30078125f, -0.30078125f };
     uint16_t v;
@@ -111,12 +111,11 @@ TEST(clamp_values_are_f32)      /* the bf16 nearest to 0.3 is 0.30078125, and is
 
 TEST(nan_stays)
 {
-    const float x[8] = { NAN, 1, 1, NAN, /**/ 1, NAN, 9, -9 };      /* two rows of two gates, two ups */
+    const float x[8] = { NAN, 1, 1, NAN, /**/ 1, NAN, 9, -9 }; /* two rows of two gates, two ups */
     FOR_BACKENDS(b)
         CALL(swiglu_forward_and_per_channel_cast_and_transpose, b,
-             PARAMS(.num_per_tokens = 2, .round_sf = true, .has_swiglu_clamp_value = true,
-                    .swiglu_clamp_value = 1),
-             IN(TGL_F32, x, 2, 4), OUT(TGL_E4M3, BYTES(0x7f, 0x7c, 0x7f, 0x7f), 2, 2),  /* silu(1) = 0.731 */
+             PARAMS(.num_per_tokens = 2, .round_sf = true, .has_swiglu_clamp_value = true, .swiglu_clamp_value = 1),
+             IN(TGL_F32, x, 2, 4), OUT(TGL_E4M3, BYTES(0x7f, 0x7c, 0x7f, 0x7f), 2, 2), /* silu(1) = 0.731 */
              OUT(TGL_F32, F32S(0x1p-9f, 0x1p-22f), 1, 2));
 }
 
@@ -144,8 +143,9 @@ static uint16_t special_up(test_random *r, int kind, int64_t power)
  * transpose. If factors are powers of two, kernels scale bf16 in pairs; gates above 87 take another way. */
 static void check_special_values(int64_t rows, int64_t cols, int64_t block, bool is_clamped)
 {
-    const tgl_quant_params params = { .num_per_tokens = block, .round_sf = true,
-                                      .has_swiglu_clamp_value = is_clamped, .swiglu_clamp_value = 96 };
+    const tgl_quant_params params = {
+        .num_per_tokens = block, .round_sf = true, .has_swiglu_clamp_value = is_clamped, .swiglu_clamp_value = 96
+    };
     tgl_quant_params straight = params;
     straight.without_transpose = true;
     const int64_t blocks = (rows + block - 1) / block;
@@ -165,8 +165,7 @@ static void check_special_values(int64_t rows, int64_t cols, int64_t block, bool
     make(&in, x, cpu, TGL_BF16, 2, SHAPE(rows, 2 * cols));
     make(&out, codes, cpu, TGL_E4M3, 2, SHAPE(rows, cols));
     make(&sf, factors, cpu, TGL_F32, 2, SHAPE(blocks, cols));
-    CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(&in.t, &out.t, &sf.t, &straight,
-                                                                         NULL));
+    CHECK_OK(tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(&in.t, &out.t, &sf.t, &straight, NULL));
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) turned[j * rows + i] = codes[i * cols + j];
     FOR_BACKENDS(b)
@@ -177,18 +176,19 @@ static void check_special_values(int64_t rows, int64_t cols, int64_t block, bool
 
 TEST(special_values)
 {
-    check_special_values(130, 72, 32, false);       /* two rows a thread */
-    check_special_values(131, 3208, 128, true);     /* four */
-    setenv("TEGULA_TEST_KERNEL", "0", 1);           /* eight, in long tiles */
+    check_special_values(130, 72, 32, false);   /* two rows a thread */
+    check_special_values(131, 3208, 128, true); /* four */
+    setenv("TEGULA_TEST_KERNEL", "0", 1);       /* eight, in long tiles */
     check_special_values(259, 400, 32, true);
     unsetenv("TEGULA_TEST_KERNEL");
 }
 
 TEST(long_tiles)
 {
-    check_kernel("quant_swiglu_forward_and_per_channel_cast_and_transpose", 0, (const char *const[]){
-        "num_rows=259,515 num_cols=144 num_per_tokens=64 round=0,1 clamp=none,0.5 values=mixed",
-        "num_rows=259 num_cols=147 round=1 values=mixed", NULL });      /* x is not aligned */
+    check_kernel("quant_swiglu_forward_and_per_channel_cast_and_transpose", 0,
+                 (const char *const[]){
+                     "num_rows=259,515 num_cols=144 num_per_tokens=64 round=0,1 clamp=none,0.5 values=mixed",
+                     "num_rows=259 num_cols=147 round=1 values=mixed", NULL }); /* x is not aligned */
 }
 
 TEST(empty)
@@ -197,8 +197,7 @@ TEST(empty)
                         "num_rows=0 num_cols=64 num_per_tokens=128"));
 }
 
-#define GOOD_CALL CALL_OF(swiglu_forward_and_per_channel_cast_and_transpose, \
-                          "num_rows=6 num_cols=16 num_per_tokens=4")
+#define GOOD_CALL CALL_OF(swiglu_forward_and_per_channel_cast_and_transpose, "num_rows=6 num_cols=16 num_per_tokens=4")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -206,8 +205,8 @@ TEST(errors)
                          "num_rows=6 num_cols=16 without_transpose=1 has_swiglu_clamp_value=1"));
     CHECK_ERROR(x[0].shape[1] = 31, "x: columns are 31, want an even number (gates, ups)");
     CHECK_ERROR(PARAMS_OF(c)->without_transpose = true, "out: shape is [16, 6], want [6, 16]");
-    CHECK_ERROR(PARAMS_OF(c)->has_swiglu_clamp_value = true; PARAMS_OF(c)->swiglu_clamp_value = -0.5f,
-                "swiglu_clamp_value: is -0.5, want >= 0");
+    CHECK_ERROR(PARAMS_OF(c)->has_swiglu_clamp_value = true;
+                PARAMS_OF(c)->swiglu_clamp_value = -0.5f, "swiglu_clamp_value: is -0.5, want >= 0");
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

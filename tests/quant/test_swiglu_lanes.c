@@ -20,9 +20,18 @@ static bool check_run(float gate_sf, float up_sf, float weight, float clamp, int
     static float f32[2][COUNT];
     float sums[TGL_RUN_SUMS], want_sums[TGL_RUN_SUMS], want_amax[2] = { 0, 0 };
     for (int i = 0; i < TGL_RUN_SUMS; i++) sums[i] = want_sums[i] = (float)i / 3;
-    tgl_backward_run run = { .gates = gates, .ups = ups, .gate_sf = gate_sf, .up_sf = up_sf, .grads = grads,
-                             .weight = weight, .clamp = clamp, .out = bf16[0], .bf16_gate_grads = bf16[1],
-                             .bf16_up_grads = bf16[2], .gate_grads = f32[0], .up_grads = f32[1],
+    tgl_backward_run run = { .gates = gates,
+                             .ups = ups,
+                             .gate_sf = gate_sf,
+                             .up_sf = up_sf,
+                             .grads = grads,
+                             .weight = weight,
+                             .clamp = clamp,
+                             .out = bf16[0],
+                             .bf16_gate_grads = bf16[1],
+                             .bf16_up_grads = bf16[2],
+                             .gate_grads = f32[0],
+                             .up_grads = f32[1],
                              .sums = sums };
     const bool is_done = tgl_run_backward(&run, count);
     for (int64_t i = 0; is_done && i < count; i++) {
@@ -35,8 +44,8 @@ static bool check_run(float gate_sf, float up_sf, float weight, float clamp, int
             CHECK_THAT(bf16[k][i] == tgl_bf16_from_f32(want[k]), "gate %a, up %a, grad %a: bf16 %d is %04x",
                        (double)gate, (double)up, (double)grad, k, bf16[k][i]);
             if (k == 0) continue;
-            CHECK_THAT(!memcmp(&f32[k - 1][i], &want[k], 4), "gate %a, up %a, grad %a: f32 %d is %a",
-                       (double)gate, (double)up, (double)grad, k, (double)f32[k - 1][i]);
+            CHECK_THAT(!memcmp(&f32[k - 1][i], &want[k], 4), "gate %a, up %a, grad %a: f32 %d is %a", (double)gate,
+                       (double)up, (double)grad, k, (double)f32[k - 1][i]);
             want_amax[k - 1] = fmaxf(want_amax[k - 1], fabsf(want[k]));
         }
         want_sums[i % TGL_RUN_SUMS] += grad * g.activation;
@@ -54,13 +63,13 @@ static void fill(uint32_t seed)
     for (uint32_t i = 0; i < COUNT; i++) {
         gates[i] = (uint8_t)(i * 37 + seed);
         ups[i] = (uint8_t)(i * 101 + 7 * seed);
-        if ((gates[i] & 0x7F) == 0x7F) gates[i] &= 0x80;        /* zeros with a sign */
+        if ((gates[i] & 0x7F) == 0x7F) gates[i] &= 0x80; /* zeros with a sign */
         if ((ups[i] & 0x7F) == 0x7F) ups[i] &= 0x80;
         grads[i] = (uint16_t)(0x3C00 + (i * 2654435761u + seed * 40503u) % 0x600) | (uint16_t)(i % 2 << 15);
     }
 }
 
-TEST(values)        /* with factors from zero on, until gates are as large as exp allows */
+TEST(values) /* with factors from zero on, until gates are as large as exp allows */
 {
     if (!TGL_HAS_NEON) SKIP("no loops here");
     static const float FACTORS[] = { 0, 1e-41f, 1e-30f, 1e-7f, 0.01f, 0.0625f, -0.03f, 0.19f };
@@ -69,8 +78,8 @@ TEST(values)        /* with factors from zero on, until gates are as large as ex
         for (int b = 0; b < 8; b++)
             for (uint32_t seed = 0; seed < 200; seed++, num_runs++) {
                 fill(seed);
-                num_done += check_run(FACTORS[a], FACTORS[b], seed % 5 ? 0.7f * (float)seed - 20 : 0.0f,
-                                      INFINITY, seed % 2 ? COUNT : 32 + seed % 8 * 32);
+                num_done += check_run(FACTORS[a], FACTORS[b], seed % 5 ? 0.7f * (float)seed - 20 : 0.0f, INFINITY,
+                                      seed % 2 ? COUNT : 32 + seed % 8 * 32);
             }
     CHECK_THAT(num_done > num_runs * 9 / 10, "%d of %d runs", num_done, num_runs);
 }
@@ -80,15 +89,15 @@ TEST(what_is_for_other_loops)
     if (!TGL_HAS_NEON) SKIP("no loops here");
     fill(3);
     CHECK(check_run(0.01f, 0.01f, 0.3f, INFINITY, COUNT));
-    CHECK(check_run(0.01f, 0.01f, 0.3f, 448 * 0.01f, COUNT));           /* the largest code is not clamped */
+    CHECK(check_run(0.01f, 0.01f, 0.3f, 448 * 0.01f, COUNT)); /* the largest code is not clamped */
     CHECK(!check_run(0.01f, 0.01f, 0.3f, 4, COUNT));
-    CHECK(!check_run(0.2f, 0.01f, 0.3f, INFINITY, COUNT));              /* exp(89.6) */
+    CHECK(!check_run(0.2f, 0.01f, 0.3f, INFINITY, COUNT)); /* exp(89.6) */
     CHECK(!check_run(NAN, 0.01f, 0.3f, INFINITY, COUNT));
     CHECK(!check_run(0.01f, INFINITY, 0.3f, INFINITY, COUNT));
     CHECK(!check_run(0.01f, 0.01f, NAN, INFINITY, COUNT));
     CHECK(!check_run(0.01f, 0.01f, INFINITY, INFINITY, COUNT));
     for (int i = 0; i < COUNT; i += 51) {
-        static const uint16_t GRADS[] = { 0x7F80, 0xFF80, 0x7FC0, 0xFFFF };     /* infinite, NaN */
+        static const uint16_t GRADS[] = { 0x7F80, 0xFF80, 0x7FC0, 0xFFFF }; /* infinite, NaN */
         fill(3);
         gates[i] = 0xFF;
         CHECK(!check_run(0.01f, 0.01f, 0.3f, INFINITY, COUNT));
@@ -108,10 +117,10 @@ TEST(what_is_for_other_loops)
     }
 }
 
-TEST(activations)   /* of gates of all exponents, up to where exp is no normal number */
+TEST(activations) /* of gates of all exponents, up to where exp is no normal number */
 {
     static float x[COUNT], up[COUNT], to[COUNT];
-    for (uint32_t bits = 0; bits <= 0x42AE0000; bits += 9973 * COUNT / 8) {     /* 87 */
+    for (uint32_t bits = 0; bits <= 0x42AE0000; bits += 9973 * COUNT / 8) { /* 87 */
         for (uint32_t i = 0; i < COUNT; i++) {
             const uint32_t gate = bits + i / 2 * 9973 < 0x42AE0000 ? bits + i / 2 * 9973 : 0x42AE0000;
             x[i] = tgl_f32_from_bits(gate | i % 2 << 31);
@@ -122,8 +131,7 @@ TEST(activations)   /* of gates of all exponents, up to where exp is no normal n
         CHECK(tgl_front_activate(x, up, COUNT, 0, to) == COUNT);
         for (int i = 0; i < COUNT; i++) {
             const float want = tgl_swiglu(x[i], up[i], tgl_swiglu_divisor(x[i]));
-            CHECK_THAT(!memcmp(&to[i], &want, 4), "gate %a, up %a: %a", (double)x[i], (double)up[i],
-                       (double)to[i]);
+            CHECK_THAT(!memcmp(&to[i], &want, 4), "gate %a, up %a: %a", (double)x[i], (double)up[i], (double)to[i]);
         }
     }
 }

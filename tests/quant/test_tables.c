@@ -19,11 +19,11 @@ static void check_small(int64_t count, float factor)
 {
     tgl_table_blocks_to_e4m3(x, 0, count, 0, count, &factor, true, &tables, small);
     for (int64_t i = 0; i < count; i++)
-        CHECK_THAT(small[i] == tgl_e4m3_from_f32(tgl_bf16_to_f32(x[i]) * factor), "%04x * %a gives %02x",
-                   x[i], (double)factor, small[i]);
+        CHECK_THAT(small[i] == tgl_e4m3_from_f32(tgl_bf16_to_f32(x[i]) * factor), "%04x * %a gives %02x", x[i],
+                   (double)factor, small[i]);
 }
 
-TEST(mantissas)     /* of values all, with two exponents; of factors every 61st and those next to ties */
+TEST(mantissas) /* of values all, with two exponents; of factors every 61st and those next to ties */
 {
     if (!TGL_HAS_NEON) SKIP("no tables here");
     tgl_clear_tables(&tables);
@@ -31,30 +31,30 @@ TEST(mantissas)     /* of values all, with two exponents; of factors every 61st 
     for (uint32_t mantissa = 0; mantissa < 1 << 23; mantissa += 61)
         check_small(256, tgl_f32_from_bits(0x3F800000 | mantissa));
     for (uint32_t value = 128; value < 256; value++)
-        for (int tie = 17; tie < 64; tie += tie < 32 ? 2 : 4)       /* halfway between codes, times 16 */
+        for (int tie = 17; tie < 64; tie += tie < 32 ? 2 : 4) /* halfway between codes, times 16 */
             for (uint32_t off = 0; off < 5; off++) {
                 const uint32_t bits = tgl_f32_to_bits((float)tie * 8 / (float)value) + off - 2;
                 check_small(256, tgl_f32_from_bits(0x3F800000 | (bits & 0x7FFFFF)));
             }
 }
 
-TEST(values)        /* every one, with factors of all sizes and both signs, also such that no table is for */
+TEST(values) /* every one, with factors of all sizes and both signs, also such that no table is for */
 {
     if (!TGL_HAS_NEON) SKIP("no tables here");
     static const float MANTISSAS[] = { 1, 1.75f, 0x1.0001p0f, 0x1.5555p0f, 0x1.FFFFFEp0f };
     tgl_clear_tables(&tables);
-    for (int i = 0; i < ALL; i++) x[i] = (uint16_t)(i * 40503u);    /* not sorted */
+    for (int i = 0; i < ALL; i++) x[i] = (uint16_t)(i * 40503u); /* not sorted */
     for (int e = -149; e < 130; e += e % 9 == 0 ? 1 : 4)
         for (int m = 0; m < 5; m++) {
             const float magnitude = ldexpf(MANTISSAS[m], e), factor = e % 2 ? -magnitude : magnitude;
             tgl_table_blocks_to_e4m3(x, 0, ALL, 0, ALL, &factor, false, &tables, any);
             for (int i = 0; i < ALL; i++)
-                CHECK_THAT(any[i] == tgl_e4m3_from_f32(tgl_bf16_to_f32(x[i]) * factor),
-                           "%04x * %a gives %02x", x[i], (double)factor, any[i]);
+                CHECK_THAT(any[i] == tgl_e4m3_from_f32(tgl_bf16_to_f32(x[i]) * factor), "%04x * %a gives %02x", x[i],
+                           (double)factor, any[i]);
         }
 }
 
-TEST(blocks)        /* from the middle of one to that of another; two factors share a place for tables */
+TEST(blocks) /* from the middle of one to that of another; two factors share a place for tables */
 {
     if (!TGL_HAS_NEON) SKIP("no tables here");
     enum { COLS = 192, FIRST = 64, COUNT = 5 * COLS - 2 * FIRST };

@@ -15,7 +15,7 @@ TEST(worked_example)
     }
 }
 
-static float value_of(int code)     /* of e2m1 */
+static float value_of(int code) /* of e2m1 */
 {
     const float magnitudes[8] = { 0, 0.5f, 1, 1.5f, 2, 3, 4, 6 };
     return code & 8 ? -magnitudes[code & 7] : magnitudes[code];
@@ -36,15 +36,14 @@ TEST(every_byte)
         }
 }
 
-TEST(every_byte_of_many)    /* each in both halves of 32 bytes: the CPU looks one half up in a table */
+TEST(every_byte_of_many) /* each in both halves of 32 bytes: the CPU looks one half up in a table */
 {
     enum { COUNT = 4096 };
     static uint8_t x[COUNT];
     static float want[2 * COUNT];
     for (int i = 0; i < COUNT; i++) x[i] = (uint8_t)(i + i / 256 * 16);
     for (int i = 0; i < 2 * COUNT; i++) want[i] = value_of(x[i / 2] >> i % 2 * 4 & 15);
-    FOR_BACKENDS(b)
-        CALL(unpack_from_e2m1fn_x2, b, NULL, IN(TGL_E2M1X2, x, COUNT), OUT(TGL_F32, want, 2 * COUNT));
+    FOR_BACKENDS(b) CALL(unpack_from_e2m1fn_x2, b, NULL, IN(TGL_E2M1X2, x, COUNT), OUT(TGL_F32, want, 2 * COUNT));
 }
 
 TEST(empty)

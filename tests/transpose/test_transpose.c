@@ -12,7 +12,10 @@
 /* ---- the table of cases ---- */
 
 /* doc: lists */
-TEST(check_list) { FOR_BACKENDS(b) check_lines("transpose", case_find("transpose")->lists[CASE_CHECK], b); }
+TEST(check_list)
+{
+    FOR_BACKENDS(b) check_lines("transpose", case_find("transpose")->lists[CASE_CHECK], b);
+}
 TEST(check_list_batched)
 {
     FOR_BACKENDS(b) check_lines("batched_transpose", case_find("batched_transpose")->lists[CASE_CHECK], b);
@@ -29,19 +32,25 @@ TEST(slow_list)
 }
 /* end */
 
-TEST(middle_sizes)      /* too large for the emulated device, too important for the slow set alone */
+TEST(middle_sizes) /* too large for the emulated device, too important for the slow set alone */
 {
     FOR_BACKENDS(b) {
         if (b->is_emulated && !test_slow()) continue;
-        check_lines("transpose", (const char *const[]){
-            "num_rows=127,1023 num_cols=129,4097 dtype=e4m3,bf16,f32,i64,c128",
-            "num_rows=1023 num_cols=515 dtype=e4m3,bf16,f32,i64,c128 layout=gap,transposed,steps,reversed offset=0,1",
-            "num_rows=576 num_cols=7168 dtype=e4m3,bf16,f32 layout=half",
-            "num_rows=1 num_cols=100003 dtype=e4m3,f32", "num_rows=100003 num_cols=1 dtype=e4m3,f32", NULL }, b);
-        check_lines("batched_transpose", (const char *const[]){
-            "num_batches=70000 num_rows=3 num_cols=5 dtype=e4m3,bf16,f32,i64,c128",
-            "num_batches=66000 num_rows=2 num_cols=1 dtype=bf16 layout=gap",
-            "num_batches=8 num_rows=127 num_cols=576 dtype=e4m3,bf16 layout=packed,interleaved,reversed", NULL }, b);
+        check_lines(
+            "transpose",
+            (const char *const[]){
+                "num_rows=127,1023 num_cols=129,4097 dtype=e4m3,bf16,f32,i64,c128",
+                "num_rows=1023 num_cols=515 dtype=e4m3,bf16,f32,i64,c128 layout=gap,transposed,steps,reversed offset=0,1",
+                "num_rows=576 num_cols=7168 dtype=e4m3,bf16,f32 layout=half",
+                "num_rows=1 num_cols=100003 dtype=e4m3,f32", "num_rows=100003 num_cols=1 dtype=e4m3,f32", NULL },
+            b);
+        check_lines("batched_transpose",
+                    (const char *const[]){
+                        "num_batches=70000 num_rows=3 num_cols=5 dtype=e4m3,bf16,f32,i64,c128",
+                        "num_batches=66000 num_rows=2 num_cols=1 dtype=bf16 layout=gap",
+                        "num_batches=8 num_rows=127 num_cols=576 dtype=e4m3,bf16 layout=packed,interleaved,reversed",
+                        NULL },
+                    b);
     }
 }
 
@@ -58,13 +67,12 @@ static void transpose_as(const backend *b, tgl_dtype place_as, DLDataType dtype,
     fetch(b, &out, to);
     discard(b, &x);
 }
-static void transpose_on(const backend *b, tgl_dtype dtype, int64_t rows, int64_t cols, const void *from,
-                         void *to)
+static void transpose_on(const backend *b, tgl_dtype dtype, int64_t rows, int64_t cols, const void *from, void *to)
 {
     transpose_as(b, dtype, tgl_dtype_to_dlpack(dtype), rows, cols, cols, from, to);
 }
 
-TEST(worked_example)        /* of the specification: row stride 4, the fourth column is not ours */
+TEST(worked_example) /* of the specification: row stride 4, the fourth column is not ours */
 {
     FOR_BACKENDS(b) {
         const int32_t x[] = { 1, 2, 3, -7, 4, 5, 6 }, want[] = { 1, 4, 2, 5, 3, 6 };
@@ -74,7 +82,7 @@ TEST(worked_example)        /* of the specification: row stride 4, the fourth co
     }
 }
 
-TEST(several_lanes_are_one_element)     /* a dtype without a name of ours is copied by its width */
+TEST(several_lanes_are_one_element) /* a dtype without a name of ours is copied by its width */
 {
     FOR_BACKENDS(b) {
         const uint32_t x[] = { 1, 2, 3, 4, 5, 6 }, want[] = { 1, 4, 2, 5, 3, 6 };
@@ -152,7 +160,7 @@ TEST(pinned_host_memory_is_cpu)
 
 /* ---- nothing to do ---- */
 
-TEST(empty)     /* no data, no driver, no kernel: on any device, with sizes that would overflow if multiplied */
+TEST(empty) /* no data, no driver, no kernel: on any device, with sizes that would overflow if multiplied */
 {
     const int64_t sizes[] = { 0, 1, 5, (int64_t)1 << 40, INT64_MAX };
     const DLDevice devices[] = { cpu, { (DLDeviceType)TGL_DL_CUDA, 0 }, { (DLDeviceType)TGL_DL_CUDA_MANAGED, 0 } };
@@ -182,10 +190,7 @@ TEST(empty_is_checked_too)
 /* ---- errors ---- */
 
 extern tgl_signature tgl_transpose_signature, tgl_batched_transpose_signature;
-static tgl_status call_transpose(DLTensor *const *t, const void *params)
-{
-    return tgl_transpose(t[0], t[1], NULL);
-}
+static tgl_status call_transpose(DLTensor *const *t, const void *params) { return tgl_transpose(t[0], t[1], NULL); }
 static tgl_status call_batched_transpose(DLTensor *const *t, const void *params)
 {
     return tgl_batched_transpose(t[0], t[1], NULL);
@@ -203,42 +208,39 @@ TEST(errors)
                 "x: dtype is code 2 with 16 bits and 3 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
     CHECK_ERROR(x[0].dtype = ((DLDataType){ TGL_DL_FLOAT, 255, 65535 }),
                 "x: dtype is code 2 with 255 bits and 65535 lanes, want elements of 1, 2, 4, 8 or 16 bytes");
-    CHECK_ERROR(x[0].dtype = x[1].dtype = ((DLDataType){ TGL_DL_COMPLEX, 128, 1 }); x[0].byte_offset = 4,
-                "x: address is 4 bytes past a multiple of 8, want a multiple of 8");
-    CHECK_ERROR(x[1].shape[0] = 3; x[1].shape[1] = 5; x[1].strides[0] = 5,
-                "out: shape is [3, 5], want [5, 3]");
+    CHECK_ERROR(x[0].dtype = x[1].dtype = ((DLDataType){ TGL_DL_COMPLEX, 128, 1 });
+                x[0].byte_offset = 4, "x: address is 4 bytes past a multiple of 8, want a multiple of 8");
+    CHECK_ERROR(x[1].shape[0] = 3; x[1].shape[1] = 5; x[1].strides[0] = 5, "out: shape is [3, 5], want [5, 3]");
     CHECK_ERROR(x[0].shape[0] = 0; x[0].shape[1] = -1, "x: shape is [0, -1], want sizes >= 0");
     CHECK_ERROR(x[0].shape[0] = INT64_MIN, "x: shape is [-9223372036854775808, 5], want sizes >= 0");
     CHECK_ERROR(x[1].strides[0] = 1; x[1].strides[1] = 5, "out: strides are [1, 5], want [3, 1]");
     CHECK_ERROR(x[1].strides[0] = 0, "out: strides are [0, 1], want [3, 1]");
     /* sizes and offsets that a product or a negation would take past 63 bits */
-    CHECK_ERROR(x[0].shape[0] = (int64_t)1 << 61; x[0].shape[1] = 2,
-                "x: shape is [2305843009213693952, 2], want fewer than 2^56 bytes");
-    CHECK_ERROR(x[0].shape[0] = INT64_MAX; x[0].shape[1] = INT64_MAX,
+    CHECK_ERROR(x[0].shape[0] = (int64_t)1 << 61;
+                x[0].shape[1] = 2, "x: shape is [2305843009213693952, 2], want fewer than 2^56 bytes");
+    CHECK_ERROR(x[0].shape[0] = INT64_MAX;
+                x[0].shape[1] = INT64_MAX,
                 "x: shape is [9223372036854775807, 9223372036854775807], want fewer than 2^56 bytes");
     CHECK_ERROR(x[0].shape[0] = 2; x[0].strides[0] = -((int64_t)1 << 61),
-                "x: strides are [-2305843009213693952, 1], want offsets below 2^56 bytes");
-    CHECK_ERROR(x[0].strides[1] = INT64_MIN,
-                "x: strides are [5, -9223372036854775808], want offsets below 2^56 bytes");
+                                   "x: strides are [-2305843009213693952, 1], want offsets below 2^56 bytes");
+    CHECK_ERROR(x[0].strides[1] = INT64_MIN, "x: strides are [5, -9223372036854775808], want offsets below 2^56 bytes");
     CHECK_ERROR(x[1].data = (char *)x[0].data + 28, "out: memory is shared with x, want no overlap");
     CHECK_ERROR(x[1].data = (char *)x[0].data - 28, "out: memory is shared with x, want no overlap");
 }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }
 
 #undef GOOD_CALL
-#define GOOD_CALL \
-    &tgl_batched_transpose_signature, "num_batches=2 num_rows=3 num_cols=5 x=bf16", call_batched_transpose
+#define GOOD_CALL &tgl_batched_transpose_signature, "num_batches=2 num_rows=3 num_cols=5 x=bf16", call_batched_transpose
 TEST(errors_batched)
 {
     check_errors(GOOD_CALL);
-    CHECK_ERROR(x[1].shape[1] = 3; x[1].shape[2] = 5; x[1].strides[1] = 5,
-                "out: shape is [2, 3, 5], want [2, 5, 3]");
+    CHECK_ERROR(x[1].shape[1] = 3; x[1].shape[2] = 5; x[1].strides[1] = 5, "out: shape is [2, 3, 5], want [2, 5, 3]");
     CHECK_ERROR(x[0].shape[0] = (int64_t)1 << 60,
                 "x: shape is [1152921504606846976, 3, 5], want fewer than 2^56 bytes");
-    CHECK_ERROR(x[0].strides[0] = 0; x[1].data = (char *)x[0].data + 28,
-                "out: memory is shared with x, want no overlap");
-    CHECK_ERROR(x[0].strides[0] = -15; x[1].data = (char *)x[0].data - 30,
-                "out: memory is shared with x, want no overlap");
+    CHECK_ERROR(x[0].strides[0] = 0;
+                x[1].data = (char *)x[0].data + 28, "out: memory is shared with x, want no overlap");
+    CHECK_ERROR(x[0].strides[0] = -15;
+                x[1].data = (char *)x[0].data - 30, "out: memory is shared with x, want no overlap");
 }
 
 TEST(neighbours_are_no_overlap)
@@ -273,7 +275,7 @@ static void check_verified(case_instance *k, int round, const char *what)
         CHECK_THAT(report.result == CASE_PASSED, "%s: %s: %s", k->on->name, what, report.text);
 }
 
-TEST(streams)       /* case_check uses a stream of its own; here the default one, and two at once */
+TEST(streams) /* case_check uses a stream of its own; here the default one, and two at once */
 {
     FOR_BACKENDS(b) {
         case_instance *k[3] = { NULL };
@@ -294,7 +296,7 @@ TEST(streams)       /* case_check uses a stream of its own; here the default one
 
 static tgl_status call_it(void *k) { return case_call(k); }
 
-TEST(graph)         /* captured once the kernel is loaded, replayed onto fresh poison */
+TEST(graph) /* captured once the kernel is loaded, replayed onto fresh poison */
 {
     FOR_BACKENDS(b) {
         if (!backend_has_graphs(b)) {
@@ -313,9 +315,13 @@ TEST(graph)         /* captured once the kernel is loaded, replayed onto fresh p
     }
 }
 
-typedef struct { const backend *on; int number; int wrong; } worker;
+typedef struct {
+    const backend *on;
+    int number;
+    int wrong;
+} worker;
 
-static void *transposes(void *context)      /* harness checks are not for threads: count here, check after */
+static void *transposes(void *context) /* harness checks are not for threads: count here, check after */
 {
     worker *w = context;
     for (int i = 0; i < 8; i++) {
@@ -345,8 +351,8 @@ TEST(calls_from_several_threads)
         }
         for (int i = 0; i < WORKERS; i++) {
             pthread_join(threads[i], NULL);
-            CHECK_THAT(workers[i].wrong == 0, "%s: %d of 8 calls of thread %d went wrong", b->name,
-                       workers[i].wrong, i);
+            CHECK_THAT(workers[i].wrong == 0, "%s: %d of 8 calls of thread %d went wrong", b->name, workers[i].wrong,
+                       i);
         }
     }
 }
@@ -358,10 +364,14 @@ TEST(any_number_of_cpu_threads)
     CHECK_OK(backend_open("cpu", &b));
     for (int n = 1; n <= 5; n++) {
         CHECK_OK(tgl_set_num_threads(n));
-        check_lines("transpose", (const char *const[]){
-            "num_rows=509 num_cols=1021 dtype=e4m3,bf16,f32 layout=packed,gap,transposed", NULL }, &b);
-        check_lines("batched_transpose", (const char *const[]){
-            "num_batches=1,7,301 num_rows=61 num_cols=127 dtype=e4m3,bf16 layout=packed,reversed", NULL }, &b);
+        check_lines("transpose",
+                    (const char *const[]){
+                        "num_rows=509 num_cols=1021 dtype=e4m3,bf16,f32 layout=packed,gap,transposed", NULL },
+                    &b);
+        check_lines("batched_transpose",
+                    (const char *const[]){
+                        "num_batches=1,7,301 num_rows=61 num_cols=127 dtype=e4m3,bf16 layout=packed,reversed", NULL },
+                    &b);
     }
     CHECK_OK(tgl_set_num_threads(0));
 }
@@ -375,9 +385,9 @@ TEST(prepared_calls_touch_nothing)
     CHECK_OK(tgl_prepare_begin(0, "sm_90a"));
     CHECK_OK(tgl_transpose(&x.t, &out.t, NULL));
     for (int i = 0; i < 6; i++) CHECK_INT(to[i], 7);
-    x.t.data = out.t.data = NULL;                       /* they need no data */
+    x.t.data = out.t.data = NULL; /* they need no data */
     CHECK_OK(tgl_transpose(&x.t, &out.t, NULL));
-    out.shape[0] = 4;                                   /* but are checked */
+    out.shape[0] = 4; /* but are checked */
     CHECK_FAILS(tgl_transpose(&x.t, &out.t, NULL), TGL_ERR_ARGUMENT, "out: shape is [4, 2], want [3, 2]");
     CHECK_OK(tgl_prepare_end());
     x.t.data = from, out.t.data = to, out.shape[0] = 3;

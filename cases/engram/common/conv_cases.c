@@ -8,7 +8,11 @@
 
 /* ---- inputs ---- */
 
-typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; } filling;
+typedef struct {
+    const case_problem *c;
+    case_tensor *t;
+    uint64_t seed;
+} filling;
 
 static void change_rows(void *context, int64_t begin, int64_t end)
 {
@@ -27,9 +31,12 @@ static void change_rows(void *context, int64_t begin, int64_t end)
             const int64_t n = row * hidden + i;
             const bool is_odd = is_special && case_random_below(f->seed + 1, n, 300) == 0;
             if (is_masked) *(uint16_t *)at = (uint16_t)(0x7f81 + case_random_below(f->seed, n, 100));
-            else case_encode(t->dtype, is_zero  ? 0
-                                       : is_odd ? special[case_random_below(f->seed + 2, n, 5)]
-                                                : case_decode(t->dtype, at) * (is_large ? 1e4 : 1), at);
+            else
+                case_encode(t->dtype,
+                            is_zero  ? 0
+                            : is_odd ? special[case_random_below(f->seed + 2, n, 5)]
+                                     : case_decode(t->dtype, at) * (is_large ? 1e4 : 1),
+                            at);
         }
     }
 }
@@ -80,11 +87,12 @@ tgl_status conv_add_ring(case_problem *c, int start, int slots, int ring)
 
 tgl_engram_short_conv_params conv_params(case_problem *c)
 {
-    return (tgl_engram_short_conv_params){
-        .dilation = case_int(c, "dilation"), .has_eps = !case_is(c, "eps", "default"),
-        .eps = case_is(c, "eps", "half") ? 0.5f : 0, .no_activation = !case_int(c, "activation"),
-        .add_input = case_int(c, "add_input") != 0, .zero_centered = case_int(c, "zero_centered") != 0
-    };
+    return (tgl_engram_short_conv_params){ .dilation = case_int(c, "dilation"),
+                                           .has_eps = !case_is(c, "eps", "default"),
+                                           .eps = case_is(c, "eps", "half") ? 0.5f : 0,
+                                           .no_activation = !case_int(c, "activation"),
+                                           .add_input = case_int(c, "add_input") != 0,
+                                           .zero_centered = case_int(c, "zero_centered") != 0 };
 }
 
 tgl_status conv_add_inputs(case_problem *c)
@@ -98,8 +106,8 @@ tgl_status conv_add_inputs(case_problem *c)
     TGL_TRY(engram_add_cu_seqlens(c, CONV_CU));
     conv_add_rows(c, CONV_X, "x", CASE_IN);
     case_tensor *norm = case_add(c, CONV_NORM, "norm_weight", CASE_IN, case_dtype(c, "norm"), 2, (int64_t[]){ h, d });
-    case_tensor *conv = case_add(c, CONV_WEIGHT, "conv_weight", CASE_IN, case_dtype(c, "conv"), 2,
-                                 (int64_t[]){ h * d, k });
+    case_tensor *conv =
+        case_add(c, CONV_WEIGHT, "conv_weight", CASE_IN, case_dtype(c, "conv"), 2, (int64_t[]){ h * d, k });
     norm->fill = conv->fill = case_fill_normal;
     norm->offset = conv->offset = case_int(c, "offset");
     if (case_is(c, "layout", "gaps")) norm->strides[0] += case_int(c, "gap");
@@ -169,10 +177,10 @@ float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream)
 
 float conv_sigmoid_of(float z)
 {
-    const float to_log2[] = { 0x1.715476p0f, 0x1.4ae0cp-26f };              /* 1 / ln 2, in two parts */
+    const float to_log2[] = { 0x1.715476p0f, 0x1.4ae0cp-26f }; /* 1 / ln 2, in two parts */
     const float terms[] = { 1, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b752p-5f, 0x1.3cea88p-7f, 0x1.5bba14p-10f };
     const float c = z < -80 ? -80 : z < 80 ? z : 80;
-    const double n = nearbyint((double)c * -(double)to_log2[0]);            /* the product is exact */
+    const double n = nearbyint((double)c * -(double)to_log2[0]); /* the product is exact */
     const float f = fmaf(-to_log2[1], c, fmaf(-to_log2[0], c, (float)-n));
     float power = terms[5];
     for (int i = 4; i >= 0; i--) power = fmaf(power, f, terms[i]);

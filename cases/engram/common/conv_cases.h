@@ -14,11 +14,20 @@
 
 #include "cases/engram/common/requests.h"
 
-#define CONV_CASE                                                                                                  \
-    "num_tokens= num_streams=4 hidden= kernel_size=4 dilation=3 norm=bf16 conv=bf16 bias=none mask=none "          \
+#define CONV_CASE                                                                                         \
+    "num_tokens= num_streams=4 hidden= kernel_size=4 dilation=3 norm=bf16 conv=bf16 bias=none mask=none " \
     "activation=1 add_input=1 zero_centered=0 eps=default values=normal layout=packed gap=3 offset=0 " ENGRAM_REQUESTS
 enum {
-    CONV_MASK, CONV_CU, CONV_START, CONV_SLOTS, CONV_RING, CONV_X, CONV_NORM, CONV_WEIGHT, CONV_BIAS, CONV_NUM_INPUTS
+    CONV_MASK,
+    CONV_CU,
+    CONV_START,
+    CONV_SLOTS,
+    CONV_RING,
+    CONV_X,
+    CONV_NORM,
+    CONV_WEIGHT,
+    CONV_BIAS,
+    CONV_NUM_INPUTS
 };
 tgl_status conv_add_inputs(case_problem *c);
 case_tensor *conv_add_rows(case_problem *c, int index, const char *name, case_role role);
@@ -26,19 +35,19 @@ void conv_fill_rows(const case_problem *c, case_tensor *t, uint64_t seed);
 /* A ring with start_pos and slots, as past, start and slots of the case say, at these places. */
 tgl_status conv_add_ring(case_problem *c, int start, int slots, int ring);
 tgl_engram_short_conv_params conv_params(case_problem *c);
-int64_t conv_dilation(const case_problem *c);           /* 0: 3 */
+int64_t conv_dilation(const case_problem *c); /* 0: 3 */
 
 /* ---- for oracles ---- */
 
 bool conv_is_masked(const case_problem *c, int64_t token);
-float conv_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i);          /* of rows */
-float conv_norm_of(const case_problem *c, int64_t stream, int64_t i);                   /* plus 1 if stored minus 1 */
+float conv_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i); /* of rows */
+float conv_norm_of(const case_problem *c, int64_t stream, int64_t i);          /* plus 1 if stored minus 1 */
 float conv_tap_of(const case_problem *c, int64_t stream, int64_t i, int64_t j);
-float conv_bias_of(const case_problem *c, int64_t stream, int64_t i);                   /* 0 without */
-float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream);               /* from x */
-float conv_sigmoid_of(float z);                                                         /* as docs/engram.md says */
-float conv_tree(const float *values, int count, int step);                              /* a tree over 32 sums */
-float conv_bf16(double v);                                                              /* rounded */
-void conv_put(case_tensor *t, const int64_t *index, double value);                      /* with the one NaN of ops */
+float conv_bias_of(const case_problem *c, int64_t stream, int64_t i);     /* 0 without */
+float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream); /* from x */
+float conv_sigmoid_of(float z);                                           /* as docs/engram.md says */
+float conv_tree(const float *values, int count, int step);                /* a tree over 32 sums */
+float conv_bf16(double v);                                                /* rounded */
+void conv_put(case_tensor *t, const int64_t *index, double value);        /* with the one NaN of ops */
 
 #endif

@@ -27,7 +27,11 @@ bool gate_is_masked(const case_problem *c, int64_t token)
     return c->tensors[GATE_MASK].name && engram_integer(&c->tensors[GATE_MASK], &token);
 }
 
-typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; } filling;
+typedef struct {
+    const case_problem *c;
+    case_tensor *t;
+    uint64_t seed;
+} filling;
 
 /* Rows of zeros, special and scaled values over normal ones. Of masked tokens keys and values are full of NaN, and
  * every second row of the others: those between would show a NaN that gets through. */
@@ -50,9 +54,12 @@ static void change_rows(void *context, int64_t begin, int64_t end)
             const int64_t n = row * hidden + i;
             const bool is_special = values == SPECIAL && case_random_below(f->seed + 1, n, 500) == 0;
             if (is_nan) *(uint16_t *)at = (uint16_t)(0x7f81 + case_random_below(f->seed, n, 100));
-            else case_encode(t->dtype, is_zero      ? 0
-                                       : is_special ? special[case_random_below(f->seed + 2, n, 5)]
-                                                    : case_decode(t->dtype, at) * scale, at);
+            else
+                case_encode(t->dtype,
+                            is_zero      ? 0
+                            : is_special ? special[case_random_below(f->seed + 2, n, 5)]
+                                         : case_decode(t->dtype, at) * scale,
+                            at);
         }
     }
 }
@@ -69,8 +76,8 @@ case_tensor *gate_add_rows(case_problem *c, int index, const char *name, case_ro
     const int64_t t = case_int(c, "num_tokens"), h = case_int(c, "num_streams"), d = case_int(c, "hidden");
     const int layout = case_word(c, "layout", "packed kv gaps outside");
     const int64_t row = d + (layout == 2 ? case_int(c, "gap") : 0);
-    const bool is_of_kv = layout == 1 && (!strncmp(name, "k", 1) || !strncmp(name, "v", 1) || strstr(name, "_k") ||
-                                          strstr(name, "_v"));
+    const bool is_of_kv =
+        layout == 1 && (!strncmp(name, "k", 1) || !strncmp(name, "v", 1) || strstr(name, "_k") || strstr(name, "_v"));
     case_tensor *made = has_streams ? case_add(c, index, name, role, TGL_BF16, 3, (int64_t[]){ t, h, d })
                                     : case_add(c, index, name, role, TGL_BF16, 2, (int64_t[]){ t, d });
     made->offset = case_int(c, "offset");
@@ -121,7 +128,7 @@ double gate_weight_of(const case_problem *c, int64_t stream, int64_t i)
     const double h = case_decode(hidden->dtype, case_element(hidden, index));
     if (!embed->name) return h;
     const double e = case_decode(embed->dtype, case_element(embed, index));
-    if (case_is(c, "zero_centered", "0")) return (float)(h * e);    /* of two floats: exact in double */
+    if (case_is(c, "zero_centered", "0")) return (float)(h * e); /* of two floats: exact in double */
     return (float)((double)(float)(1 + h) * (double)(float)(1 + e));
 }
 

@@ -18,8 +18,8 @@
  *            gaps     every row of every tensor is `gap` elements longer than it need be
  *            outside  streams lie outside of tokens
  * Rows of masked tokens are NaN in x, k, v and grad_out. */
-#define GATE_CASE                                                                                            \
-    "num_tokens= num_streams=4 hidden= weights=fused zero_centered=0 mask=none residual=1 values=normal "    \
+#define GATE_CASE                                                                                         \
+    "num_tokens= num_streams=4 hidden= weights=fused zero_centered=0 mask=none residual=1 values=normal " \
     "layout=packed gap=3 offset=0 clamp=small"
 enum { GATE_MASK, GATE_X, GATE_K, GATE_V, GATE_WEIGHT_HIDDEN, GATE_WEIGHT_EMBED, GATE_NUM_INPUTS };
 tgl_status gate_add_inputs(case_problem *c, const char *mask_name);
@@ -32,11 +32,11 @@ void gate_fill_rows(const case_problem *c, case_tensor *t, uint64_t seed);
 
 /* The clamp_value of parameter `clamp`: small (1e-6), half, zero. */
 float gate_clamp(const case_problem *c);
-double gate_scale(const case_problem *c);           /* of x, k, v */
+double gate_scale(const case_problem *c); /* of x, k, v */
 
 bool gate_is_masked(const case_problem *c, int64_t token);
-double gate_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i);     /* of rows */
-double gate_weight_of(const case_problem *c, int64_t stream, int64_t i);            /* rounded to f32 */
+double gate_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i); /* of rows */
+double gate_weight_of(const case_problem *c, int64_t stream, int64_t i);        /* rounded to f32 */
 
 /* The result of a tree over `count` values, `step` apart: those at even places, plus those at odd places. */
 float gate_tree(const float *values, int count, int step);

@@ -21,8 +21,8 @@ tgl_status gates_add_inputs(case_problem *c, bool is_head)
     tgl_mhc_params params = { 0 };
     if (!is_head) params.has_post_mult = true, params.post_mult = (float)mhc_number(c, "post_mult");
     memcpy(c->scalars, &params, sizeof params);
-    case_tensor *mixes = case_add(c, GATES_MIXES, "mixes", CASE_IN, TGL_F32, 2,
-                                  (int64_t[]){ case_int(c, "num_tokens"), columns });
+    case_tensor *mixes =
+        case_add(c, GATES_MIXES, "mixes", CASE_IN, TGL_F32, 2, (int64_t[]){ case_int(c, "num_tokens"), columns });
     mixes->strides[0] += case_int(c, "gap");
     mixes->offset = case_int(c, "offset");
     mixes->fill = mhc_fill_values;
@@ -35,7 +35,8 @@ static void add(case_problem *c, int index, const char *name, case_role role, in
 {
     const sizes s = sizes_of(c);
     case_add(c, index, name, role, TGL_F32, group == 2 ? 3 : 2,
-             (int64_t[]){ c->tensors[GATES_MIXES].shape[0], s.n, s.n })->fill = case_fill_normal;
+             (int64_t[]){ c->tensors[GATES_MIXES].shape[0], s.n, s.n })
+        ->fill = case_fill_normal;
 }
 
 tgl_status gates_add_outputs(case_problem *c, const char *wanted)
@@ -66,8 +67,7 @@ static int group_of(const sizes *s, int64_t j) { return (int)(j / s->n < 2 ? j /
 static float logit(const case_problem *c, const sizes *s, int64_t t, int64_t j)
 {
     return fmaf(mhc_at(&c->tensors[GATES_MIXES], (int64_t[]){ t, j }),
-                mhc_at(&c->tensors[GATES_SCALE], (int64_t[]){ group_of(s, j) }),
-                mhc_at(&c->tensors[GATES_BASE], &j));
+                mhc_at(&c->tensors[GATES_SCALE], (int64_t[]){ group_of(s, j) }), mhc_at(&c->tensors[GATES_BASE], &j));
 }
 
 float gates_logit(const case_problem *c, int64_t t, int64_t j)
@@ -96,8 +96,9 @@ void gates_oracle_fwd(case_problem *c)
             find(&s, t, j, at);
             const float post = mhc_sigmoid_of(z) * p->post_mult;
             mhc_put(&c->tensors[GATES_FIRST_OUTPUT + group], at,
-                    group == 0 ? mhc_sigmoid_of(z) + pre_eps
-                               : group == 1 ? (p->post_eps != 0 ? post + p->post_eps : post) : z);
+                    group == 0   ? mhc_sigmoid_of(z) + pre_eps
+                    : group == 1 ? (p->post_eps != 0 ? post + p->post_eps : post)
+                                 : z);
         }
 }
 
@@ -110,8 +111,8 @@ void gates_oracle_bwd(case_problem *c)
     for (int64_t j = 0; j < s.columns; j++) {
         const int group = group_of(&s, j);
         const case_tensor *grad = &c->tensors[GATES_GRAD_PRE + group];
-        double totals[2][8] = { { 0 } };        /* chunks of 64 tokens in turn */
-        float sums[2][16] = { { 0 } };          /* tokens of a chunk in turn */
+        double totals[2][8] = { { 0 } }; /* chunks of 64 tokens in turn */
+        float sums[2][16] = { { 0 } };   /* tokens of a chunk in turn */
         for (int64_t t = 0; t < tokens; t++) {
             int64_t at[3];
             find(&s, t, j, at);

@@ -17,7 +17,7 @@ tgl_status gates_add_inputs(case_problem *c, bool is_head);
 /* Outputs of the forward; or, `wanted`, the gradients that arrive: those of pre (a), post (b), comb (c). */
 tgl_status gates_add_outputs(case_problem *c, const char *wanted);
 tgl_status gates_add_grads(case_problem *c);
-float gates_logit(const case_problem *c, int64_t t, int64_t j);     /* of token t, column j: mix * scale + base */
+float gates_logit(const case_problem *c, int64_t t, int64_t j); /* of token t, column j: mix * scale + base */
 void gates_oracle_fwd(case_problem *c);
 void gates_oracle_bwd(case_problem *c);
 

@@ -49,7 +49,7 @@ float mhc_exp_of(float x)
     static const double p[] = { 0x1.6a1a72p-10, 0x1.123fc6p-7, 0x1.555916p-5, 0x1.55548ap-3, 0x1.fffffcp-2 };
     const double in = x < -104 ? -104 : x > 89 ? 89 : (double)x;
     if (in != in) return NAN;
-    const double n = nearbyint(rounded(in * 0x1.715476p0));         /* ties to even, as a sum with 1.5 * 2^23 */
+    const double n = nearbyint(rounded(in * 0x1.715476p0)); /* ties to even, as a sum with 1.5 * 2^23 */
     const double r = rounded(rounded(in - rounded(n * 0x1.63p-1)) + rounded(n * 0x1.bd0106p-13));
     double sum = p[0];
     for (int i = 1; i < 5; i++) sum = rounded(rounded(sum * r) + p[i]);
@@ -119,7 +119,10 @@ void mhc_fill_values(const case_problem *c, case_tensor *t, uint64_t seed)
 /* ---- Sinkhorn, backward ---- */
 
 /* Steps 0 .. 2 R - 2, columns first. Step s makes of[s], the reciprocals of sums[s]. */
-typedef struct { int64_t n, num_steps; float eps, *e, *of; } steps;
+typedef struct {
+    int64_t n, num_steps;
+    float eps, *e, *of;
+} steps;
 
 static float *of(const steps *s, int64_t step) { return s->of + (step < 0 ? 0 : step + 1) * s->n; }
 
@@ -156,7 +159,7 @@ static void run_forward(steps *s, const float *logits, float *softmax)
 void mhc_sinkhorn_bwd_of(float *d, const float *logits, int64_t n, int64_t repeat, float eps)
 {
     const int64_t last = 2 * repeat - 2;
-    float e[64], softmax[64], later[2][8] = { { 0 } }, grad[2][8] = { { 0 } };      /* of columns, of rows */
+    float e[64], softmax[64], later[2][8] = { { 0 } }, grad[2][8] = { { 0 } }; /* of columns, of rows */
     steps s = { n, last + 1, eps, e, case_memory((last + 3) * n, sizeof(float)) };
     run_forward(&s, logits, softmax);
     const float *row = of(&s, last - 1), *column = of(&s, last);

@@ -16,11 +16,11 @@ double mhc_number(case_problem *c, const char *name);
 float mhc_at(const case_tensor *t, const int64_t *index);
 void mhc_put(case_tensor *t, const int64_t *index, double value);
 
-float mhc_sum_as_tree(const float *values, int64_t count, int64_t step);     /* padded with +0 */
-float mhc_exp_of(float x);                                                   /* numerics/exp.h's */
+float mhc_sum_as_tree(const float *values, int64_t count, int64_t step); /* padded with +0 */
+float mhc_exp_of(float x);                                               /* numerics/exp.h's */
 float mhc_sigmoid_of(float z);
 float mhc_reciprocal(float x);
-void mhc_sinkhorn_of(float *e, int64_t n, int64_t repeat, float eps);         /* logits of a token to its matrix */
+void mhc_sinkhorn_of(float *e, int64_t n, int64_t repeat, float eps); /* logits of a token to its matrix */
 /* The gradient of a token's matrix to that of its logits. */
 void mhc_sinkhorn_bwd_of(float *d, const float *logits, int64_t n, int64_t repeat, float eps);
 

@@ -30,7 +30,7 @@ float parts_sum(const case_tensor *parts, int64_t token, int64_t j)
 {
     int64_t count = 16;
     while (count < parts->shape[0]) count *= 2;
-    float *l = case_memory(count, sizeof *l);           /* zeros */
+    float *l = case_memory(count, sizeof *l); /* zeros */
     for (int64_t s = 0; s < parts->shape[0]; s++) l[s] = mhc_at(parts, (int64_t[]){ s, token, j });
     for (int64_t half = count / 2; half > 0; half /= 2)
         for (int64_t i = 0; i < half; i++) l[i] = l[2 * i] + l[2 * i + 1];

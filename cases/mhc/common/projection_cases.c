@@ -51,7 +51,7 @@ static int64_t num_chunks(const case_tensor *x)
 static int64_t chunks_of_part(const case_tensor *x, int64_t splits)
 {
     int64_t fewest = 2, padded = 1;
-    while (x->shape[1] % fewest == 0) fewest *= 2;      /* 2 times that power of two */
+    while (x->shape[1] % fewest == 0) fewest *= 2; /* 2 times that power of two */
     while (padded < num_chunks(x)) padded *= 2;
     return padded / splits > fewest ? padded / splits : fewest;
 }
@@ -65,7 +65,7 @@ void projection_squares_in_parts(const case_tensor *x, int64_t token, int64_t sp
     const int64_t n = x->shape[1], chunks = num_chunks(x), mine = chunks_of_part(x, splits), half = half_segment(x);
     float *sums = case_memory(chunks * 8, sizeof *sums), *of_chunk = case_memory(mine * splits, sizeof *of_chunk);
     for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < x->shape[2]; k++) {         /* those of column k go to chunk, quad and parity */
+        for (int64_t k = 0; k < x->shape[2]; k++) { /* those of column k go to chunk, quad and parity */
             float *sum = &sums[chunk_of(half, n, i, k) * 8 + k % 32 / 8 * 2 + k % 2];
             *sum = fmaf(rows_at(x, token, i, k), rows_at(x, token, i, k), *sum);
         }

@@ -8,7 +8,7 @@
 enum { PROJECTION_X, PROJECTION_FN, PROJECTION_WEIGHT };
 /* The residual, fn of so many rows and, with weight=1, a gain; sums=exact fills them so that sums are. */
 void projection_add(case_problem *c, int64_t rows);
-bool projection_is_exact(case_problem *c);        /* sums are exact, and no gain is rounded into fn */
+bool projection_is_exact(case_problem *c); /* sums are exact, and no gain is rounded into fn */
 /* An oracle for ranges of tokens, `c` its context; bounds of errors say nothing if one of the first `inputs` tensors is
  * wild. */
 void projection_oracle(case_problem *c, int inputs, void (*tokens)(void *c, int64_t begin, int64_t end));
@@ -18,7 +18,7 @@ void projection_fill_exact(const case_problem *c, case_tensor *t, uint64_t seed)
 /* A token's sum of squares, in its order, and its reciprocal root; the factor's bits say nothing if it is tiny. */
 float projection_squares(const case_tensor *x, int64_t token);
 float projection_factor(float squares, int64_t columns, float eps);
-double projection_tf32(double x);       /* to nearest, ties away from zero, of a float */
+double projection_tf32(double x); /* to nearest, ties away from zero, of a float */
 /* A token's product with row j of fn, in double. The weight may have no name: none. */
 double projection_product(const case_tensor *x, const case_tensor *fn, const case_tensor *weight, int64_t token,
                           int64_t j);

@@ -20,7 +20,8 @@ case_tensor *rows_add(case_problem *c, int index, const char *name, case_role ro
     return rows_add_of(c, index, name, role, has_streams, TGL_BF16);
 }
 
-case_tensor *rows_add_of(case_problem *c, int index, const char *name, case_role role, bool has_streams, tgl_dtype dtype)
+case_tensor *rows_add_of(case_problem *c, int index, const char *name, case_role role, bool has_streams,
+                         tgl_dtype dtype)
 {
     const int64_t t = case_int(c, "num_tokens"), n = case_int(c, "num_streams"), h = case_int(c, "hidden");
     const int layout = case_word(c, "layout", "packed gaps outside same");

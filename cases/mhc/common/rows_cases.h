@@ -12,8 +12,9 @@
  *   values   normal
  *            special  one element in 100 is an infinity, a NaN, a zero of either sign, a subnormal or very large */
 #define ROWS_CASE "num_tokens= num_streams=4 hidden= layout=packed gap=3 offset=0 values=normal"
-case_tensor *rows_add(case_problem *c, int index, const char *name, case_role role, bool has_streams);  /* bf16 */
-case_tensor *rows_add_of(case_problem *c, int index, const char *name, case_role role, bool has_streams, tgl_dtype dtype);
+case_tensor *rows_add(case_problem *c, int index, const char *name, case_role role, bool has_streams); /* bf16 */
+case_tensor *rows_add_of(case_problem *c, int index, const char *name, case_role role, bool has_streams,
+                         tgl_dtype dtype);
 case_tensor *rows_add_mix(case_problem *c, int index, const char *name, case_role role, int ndim);
 tgl_status rows_check(const case_problem *c);
 

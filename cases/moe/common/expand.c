@@ -6,17 +6,13 @@
 
 #include "core/status.h"
 
-case_role expand_role_of_output(const case_problem *c)
-{
-    return case_is(c, "slots", "lost") ? CASE_INOUT : CASE_OUT;
-}
+case_role expand_role_of_output(const case_problem *c) { return case_is(c, "slots", "lost") ? CASE_INOUT : CASE_OUT; }
 
 tgl_status expand_setup(case_problem *c)
 {
     const int64_t hidden = case_int(c, "hidden");
     const tgl_dtype dtype = case_dtype(c, "dtype");
-    TGL_TRY(routing_check_sizes(c, ROUTING_SIZES("num_experts", "alignment", "num_positions", "hidden",
-                                                 NULL)));
+    TGL_TRY(routing_check_sizes(c, ROUTING_SIZES("num_experts", "alignment", "num_positions", "hidden", NULL)));
     TGL_TRY(case_check_word(c, "slots", "mapped lost wild padded"));
     routing r = routing_make(c);
     const int64_t num_positions = routing_num_positions(c, &r);
@@ -26,8 +22,8 @@ tgl_status expand_setup(case_problem *c)
     case_add(c, TO_EXPERT, "pos_to_expert", CASE_IN, TGL_I32, 1, &num_positions)->fill = mapping_fill_to_expert;
     case_tensor *x = case_add(c, TOKENS, "x", CASE_IN, dtype, 2, (int64_t[]){ r.num_tokens, hidden });
     x->offset = case_int(c, "offset");
-    case_tensor *out = case_add(c, EXPANDED, "out", expand_role_of_output(c), dtype, 2,
-                                (int64_t[]){ num_positions, hidden });
+    case_tensor *out =
+        case_add(c, EXPANDED, "out", expand_role_of_output(c), dtype, 2, (int64_t[]){ num_positions, hidden });
     out->offset = case_int(c, "out_offset");
     return moe_lay_out(case_text(c, "layout"), hidden, x->strides);
 }

@@ -11,7 +11,7 @@
 
 static tgl_status read_scoring(const case_problem *c, tgl_moe_scoring *scoring)
 {
-    static const char words[] = "sigmoid sqrtsoftplus softmax identity";        /* in the order of the enum */
+    static const char words[] = "sigmoid sqrtsoftplus softmax identity"; /* in the order of the enum */
     TGL_TRY(case_check_word(c, "scoring", words));
     *scoring = (tgl_moe_scoring)case_word(c, "scoring", words);
     return TGL_OK;
@@ -29,9 +29,12 @@ tgl_status gate_setup_common(case_problem *c)
     const int64_t s = case_int(c, "num_shared_experts"), m = case_int(c, "replicas");
     const tgl_dtype dtype = case_dtype(c, "dtype");
     tgl_moe_gate_params p = {
-        .num_shared_experts = s, .ep_rank = case_int(c, "ep_rank"),
-        .num_ep_ranks = case_int(c, "num_ep_ranks"), .num_tp_ranks = case_int(c, "num_tp_ranks"),
-        .tp_rank = case_int(c, "tp_rank"), .no_renormalize = !case_int(c, "renormalize"),
+        .num_shared_experts = s,
+        .ep_rank = case_int(c, "ep_rank"),
+        .num_ep_ranks = case_int(c, "num_ep_ranks"),
+        .num_tp_ranks = case_int(c, "num_tp_ranks"),
+        .tp_rank = case_int(c, "tp_rank"),
+        .no_renormalize = !case_int(c, "renormalize"),
     };
     TGL_TRY(read_scoring(c, &p.scoring));
     read_float(c, "factor", &p.has_routed_scaling_factor, &p.routed_scaling_factor);
@@ -52,8 +55,7 @@ tgl_status gate_setup_common(case_problem *c)
     case_tensor *idx = case_add(c, IDX, "topk_idx", CASE_OUT, dtype, 2, slots);
     idx->offset = weights->offset = case_int(c, "out_offset");
     weights->compare.nan_payload = false;
-    if (p.scoring != TGL_MOE_IDENTITY)
-        weights->compare = (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 1e-8 };
+    if (p.scoring != TGL_MOE_IDENTITY) weights->compare = (case_compare){ CASE_CLOSE, .rtol = 1e-5, .atol = 1e-8 };
     return TGL_OK;
 }
 
@@ -82,9 +84,8 @@ tgl_status gate_setup(case_problem *c)
 
 tgl_status gate_run(const case_arguments *a)
 {
-    return tgl_moe_top2_sum_gate(a->arg[LOGITS], a->arg[BIAS], a->arg[MASK], a->arg[FIX], a->arg[MAP],
-                                 a->arg[COUNT], a->arg[UNMAPPED], a->arg[IDX], a->arg[WEIGHTS],
-                                 gate_params_of(a->problem), a->stream);
+    return tgl_moe_top2_sum_gate(a->arg[LOGITS], a->arg[BIAS], a->arg[MASK], a->arg[FIX], a->arg[MAP], a->arg[COUNT],
+                                 a->arg[UNMAPPED], a->arg[IDX], a->arg[WEIGHTS], gate_params_of(a->problem), a->stream);
 }
 
 /* ---- the oracle ---- */
@@ -104,8 +105,8 @@ static void put_expert(const case_problem *c, int64_t t, int64_t slot, int64_t e
     }
     if (gate_is_given(c, MAP)) extra = c->tensors[MAP].shape[1] - 1;
     moe_put_index(&c->tensors[IDX], t, slot,
-                  moe_number_on_rank(c->tensors[LOGITS].shape[1] + extra, p->num_ep_ranks, p->num_tp_ranks,
-                                     p->tp_rank, id));
+                  moe_number_on_rank(c->tensors[LOGITS].shape[1] + extra, p->num_ep_ranks, p->num_tp_ranks, p->tp_rank,
+                                     id));
 }
 
 static void put_weight(const case_problem *c, int64_t t, int64_t slot, double weight)
@@ -114,15 +115,13 @@ static void put_weight(const case_problem *c, int64_t t, int64_t slot, double we
 }
 
 /* Scores of the chosen experts; -1 is an empty slot. */
-static void score_chosen(const case_problem *c, int64_t t, const int64_t *chosen, int64_t num_topk,
-                         float *scores)
+static void score_chosen(const case_problem *c, int64_t t, const int64_t *chosen, int64_t num_topk, float *scores)
 {
     const tgl_moe_scoring scoring = gate_params_of(c)->scoring;
     const case_tensor *logits = &c->tensors[LOGITS];
     double largest = -INFINITY, sum = 0;
     if (scoring == TGL_MOE_SOFTMAX) {
-        for (int64_t e = 0; e < logits->shape[1]; e++)
-            largest = fmax(largest, (double)gate_logit(c, t, e));
+        for (int64_t e = 0; e < logits->shape[1]; e++) largest = fmax(largest, (double)gate_logit(c, t, e));
         for (int64_t e = 0; e < logits->shape[1]; e++) {
             const double x = (double)gate_logit(c, t, e);
             if (!isnan(x)) sum += exp(x - largest);

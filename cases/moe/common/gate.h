@@ -35,9 +35,9 @@
 
 #define GATE_SIZES "num_tokens= num_experts= num_topk= "
 #define GATE_GROUPS "num_groups=0 num_topk_groups=0 "
-#define GATE_REST \
+#define GATE_REST                                                                                         \
     "scoring=sigmoid num_shared_experts=0 replicas=0 map=random ep_rank=0 num_ep_ranks=0 num_tp_ranks=0 " \
-    "tp_rank=0 factor=1.5 shared_weight=none renormalize=1 values=normal mask=none unmapped=none " \
+    "tp_rank=0 factor=1.5 shared_weight=none renormalize=1 values=normal mask=none unmapped=none "        \
     "fixed=valid excluded=alike dtype=i64 layout=packed offset=0 out_offset=0"
 #define GATE_CHOICE " bias=small fix=none"
 #define GATE_EXCLUDED "excluded=zeros,ties,nan,inf,denormal,wild"
@@ -49,10 +49,7 @@ static inline const tgl_moe_gate_params *gate_params_of(const case_problem *c)
 {
     return (const tgl_moe_gate_params *)(const void *)c->scalars;
 }
-static inline bool gate_is_given(const case_problem *c, int i)
-{
-    return i < c->num_tensors && c->tensors[i].name;
-}
+static inline bool gate_is_given(const case_problem *c, int i) { return i < c->num_tensors && c->tensors[i].name; }
 static inline bool gate_is_masked(const case_problem *c, int64_t t)
 {
     return gate_is_given(c, MASK) && !c->tensors[MASK].data[t];
@@ -81,10 +78,10 @@ typedef struct { float key, low, high, logit, bias; } gate_rank;
 /* Chooses the experts of a row. */
 typedef struct {
     const case_problem *c;
-    gate_rank *keys;                    /* of all experts */
-    moe_candidate *sorted, *groups;     /* experts by key; groups by sum */
-    float *low, *high;                  /* bounds of a group's sum */
-    int64_t *best;                      /* a group's two best experts */
+    gate_rank *keys;                /* of all experts */
+    moe_candidate *sorted, *groups; /* experts by key; groups by sum */
+    float *low, *high;              /* bounds of a group's sum */
+    int64_t *best;                  /* a group's two best experts */
     bool *is_kept;
 } gate_chooser;
 gate_chooser gate_open_chooser(const case_problem *c);
@@ -96,7 +93,7 @@ bool gate_choose(gate_chooser *h, int64_t row);
 /* ---- gate_inputs.c ---- */
 
 tgl_status gate_choose_logits(const case_problem *c, case_tensor *t);
-int64_t gate_wild_index(int64_t num_experts, uint64_t bits);    /* mostly out of range */
+int64_t gate_wild_index(int64_t num_experts, uint64_t bits); /* mostly out of range */
 void gate_fill_bias(const case_problem *c, case_tensor *t, uint64_t seed);
 void gate_fill_flags(const case_problem *c, case_tensor *t, uint64_t seed);
 void gate_fill_map(const case_problem *c, case_tensor *t, uint64_t seed);
@@ -118,6 +115,6 @@ void gate_put_masked(const case_problem *c, int64_t t);
 void gate_put_token(const case_problem *c, int64_t t, const int64_t *chosen, int64_t num_topk, float *scores);
 
 int64_t gate_bytes_of(const case_problem *c, int i);
-int64_t gate_bytes_of_map(const case_problem *c);       /* only what is looked up */
+int64_t gate_bytes_of_map(const case_problem *c); /* only what is looked up */
 
 #endif

@@ -32,7 +32,7 @@ static gate_rank rank_of(tgl_moe_scoring scoring, float logit, float bias)
     const double score = (double)gate_score(scoring, logit);
     const double slack = is_exact(scoring, logit) ? 0 : ldexp(1, -20);
     gate_rank r = { (float)(score + (double)bias), (float)(score * (1 - slack) + (double)bias),
-                 (float)(score * (1 + slack) + (double)bias), logit, bias };
+                    (float)(score * (1 + slack) + (double)bias), logit, bias };
     if (isnan(logit)) r.key = r.low = r.high = -INFINITY;
     r.key = moe_ranked(r.key), r.low = moe_ranked(r.low), r.high = moe_ranked(r.high);
     return r;
@@ -61,9 +61,13 @@ static bool is_before(const gate_rank *a, const gate_rank *b)
 gate_chooser gate_open_chooser(const case_problem *c)
 {
     const int64_t n = c->tensors[LOGITS].shape[1];
-    return (gate_chooser){ c, case_memory(n, sizeof(gate_rank)), case_memory(n, sizeof(moe_candidate)),
-                           case_memory(n, sizeof(moe_candidate)), case_memory(n, sizeof(float)),
-                           case_memory(n, sizeof(float)), case_memory(2 * n, sizeof(int64_t)),
+    return (gate_chooser){ c,
+                           case_memory(n, sizeof(gate_rank)),
+                           case_memory(n, sizeof(moe_candidate)),
+                           case_memory(n, sizeof(moe_candidate)),
+                           case_memory(n, sizeof(float)),
+                           case_memory(n, sizeof(float)),
+                           case_memory(2 * n, sizeof(int64_t)),
                            case_memory(n, sizeof(bool)) };
 }
 
@@ -95,8 +99,7 @@ static void weigh_group(gate_chooser *h, int64_t j, int64_t p)
     qsort(lows, (size_t)p, 4, higher_first);
     qsort(highs, (size_t)p, 4, higher_first);
     h->best[2 * j] = experts[0].index, h->best[2 * j + 1] = experts[p > 1].index;
-    h->groups[j] = (moe_candidate){ p > 1 ? sum_of_two(experts[0].score, experts[1].score) : experts[0].score,
-                                    j };
+    h->groups[j] = (moe_candidate){ p > 1 ? sum_of_two(experts[0].score, experts[1].score) : experts[0].score, j };
     h->low[j] = p > 1 ? sum_of_two(lows[0], lows[1]) : lows[0];
     h->high[j] = p > 1 ? sum_of_two(highs[0], highs[1]) : highs[0];
     free(lows), free(highs);

@@ -18,7 +18,11 @@ static const float branch[] = { 20, 20.5f, 19.5f, 30, 12, 0, -5 };
 static const float deep[] = { -46, -44, -40, -50, -47.5f };
 static const float special_but_inf[] = { NAN, -NAN, -INFINITY, 0, -0.0f, 1e-40f, -1e-40f, -FLT_MAX, 1, -1 };
 #define COUNT_OF(table) (sizeof(table) / sizeof *(table))
-static const struct { const char *name; const float *values; size_t count; } tables[] = {
+static const struct {
+    const char *name;
+    const float *values;
+    size_t count;
+} tables[] = {
     { "exact", exact_sigmoid, COUNT_OF(exact_sigmoid) },
     { "exact", exact_sqrtsoftplus, COUNT_OF(exact_sqrtsoftplus) },
     { "saturated", saturated, COUNT_OF(saturated) },
@@ -27,7 +31,11 @@ static const struct { const char *name; const float *values; size_t count; } tab
     { "special_but_inf", special_but_inf, COUNT_OF(special_but_inf) },
 };
 
-typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; } filling;
+typedef struct {
+    const case_problem *c;
+    case_tensor *t;
+    uint64_t seed;
+} filling;
 
 static void fill_table(const case_problem *c, case_tensor *t, uint64_t seed)
 {
@@ -40,14 +48,14 @@ static void fill_table(const case_problem *c, case_tensor *t, uint64_t seed)
 /* Rows in memory: one if all tokens share it. */
 static int64_t num_rows(const case_tensor *t) { return t->strides[0] || !t->shape[0] ? t->shape[0] : 1; }
 
-static float normal_of(uint64_t bits)   /* nearly: a sum of four uniform numbers */
+static float normal_of(uint64_t bits) /* nearly: a sum of four uniform numbers */
 {
-    const double sum = (double)(bits & 0xffff) + (double)(bits >> 16 & 0xffff) +
-                       (double)(bits >> 32 & 0xffff) + (double)(bits >> 48);
+    const double sum =
+        (double)(bits & 0xffff) + (double)(bits >> 16 & 0xffff) + (double)(bits >> 32 & 0xffff) + (double)(bits >> 48);
     return (float)((sum / 65536 - 2) * 1.7320508);
 }
 
-enum { MAX_ATTEMPTS = 100 };    /* per row; many picks of many experts may never be decided */
+enum { MAX_ATTEMPTS = 100 }; /* per row; many picks of many experts may never be decided */
 
 static void decide_rows(void *context, int64_t begin, int64_t end)
 {
@@ -89,7 +97,7 @@ static void near_rows(void *context, int64_t begin, int64_t end)
         int64_t step = 1 + (int64_t)((bits >> 32) % (uint64_t)n);
         while (common_divisor(step, n) != 1) step++;
         for (int64_t e = 0; e < n; e++) {
-            const int64_t place = bits >> 63 ? e : (first + e * step) % n;      /* half of them ascend */
+            const int64_t place = bits >> 63 ? e : (first + e * step) % n; /* half of them ascend */
             *(float *)case_element(f->t, (int64_t[]){ row, e }) = 0.3125f + (float)place / 32768;
         }
     }
@@ -149,7 +157,7 @@ static float excluded_logit(int kind, int64_t row, uint64_t bits)
     memcpy(&any, &bits, sizeof any);
     switch (kind) {
     case ZEROS: return bits & 1 ? -0.0f : 0;
-    case TIES: return ties[row % 2 ? 1 : bits % COUNT_OF(ties)];    /* all equal, or some */
+    case TIES: return ties[row % 2 ? 1 : bits % COUNT_OF(ties)]; /* all equal, or some */
     case NANS: return bits & 1 ? -NAN : NAN;
     case INFINITIES: return row % 3 == 0 || (row % 3 == 1 && bits & 1) ? INFINITY : -INFINITY;
     case DENORMAL: return (bits & 1 ? -1e-45f : 1e-45f) * (float)(bits >> 44);
@@ -179,8 +187,8 @@ tgl_status gate_choose_logits(const case_problem *c, case_tensor *t)
 
 int64_t gate_wild_index(int64_t num_experts, uint64_t bits)
 {
-    const int64_t wild[] = { INT32_MIN, INT32_MAX, -2, -1, num_experts, num_experts + 1, INT64_MIN, INT64_MAX,
-                             (int64_t)1 << 32 };
+    const int64_t wild[] = { INT32_MIN, INT32_MAX,       -2, -1, num_experts, num_experts + 1, INT64_MIN,
+                             INT64_MAX, (int64_t)1 << 32 };
     return bits >> 60 ? wild[bits % COUNT_OF(wild)] : (int64_t)bits;
 }
 
@@ -225,8 +233,8 @@ void gate_fill_flags(const case_problem *c, case_tensor *t, uint64_t seed)
     for (int64_t i = 0; i < t->slots; i++)
         t->storage[i] = kind == ALL    ? 1
                         : kind == NO   ? 0
-                        : kind == TAIL ? i < t->slots - 10      /* the last ten are padding */
-                        : kind == FOUR ? i < t->slots - 4       /* the last four */
+                        : kind == TAIL ? i < t->slots - 10 /* the last ten are padding */
+                        : kind == FOUR ? i < t->slots - 4  /* the last four */
                                        : case_random(seed, i) % 3 != 0;
 }
 

@@ -17,9 +17,7 @@ tgl_status moe_lay_out(const char *layout, int64_t num_cols, int64_t strides[2])
     else if (!strcmp(layout, "gap")) strides[0] = num_cols + 3;
     else if (!strcmp(layout, "repeated")) strides[0] = 0;
     else if (!strcmp(layout, "far")) strides[0] = 65536;
-    else
-        return tgl_fail(TGL_ERR_ARGUMENT, "layout: is \"%s\", want packed, half, gap, repeated or far",
-                        layout);
+    else return tgl_fail(TGL_ERR_ARGUMENT, "layout: is \"%s\", want packed, half, gap, repeated or far", layout);
     return TGL_OK;
 }
 
@@ -30,10 +28,13 @@ static const float ties[] = { -1, -0.0f, 0, 0.5f, 2 };
 static const float equal[] = { 0.25f };
 static const float zero[] = { 0 };
 static const float few_finite[] = { -INFINITY, -INFINITY, -INFINITY, -INFINITY, -INFINITY, 1, -0.0f };
-static const float special[] = { NAN,    -NAN,    INFINITY, -INFINITY, 0, -0.0f,
-                                 1e-40f, -1e-40f, FLT_MAX,  -FLT_MAX,  1, -1 };
+static const float special[] = { NAN, -NAN, INFINITY, -INFINITY, 0, -0.0f, 1e-40f, -1e-40f, FLT_MAX, -FLT_MAX, 1, -1 };
 static const float magnitudes[] = { 1e30f, 1e-30f, 1, 0.1f, 3e-8f, -1e30f, 1e-20f, 1e-40f, FLT_MAX };
-static const struct { const char *name; const float *values; size_t count; } tables[] = {
+static const struct {
+    const char *name;
+    const float *values;
+    size_t count;
+} tables[] = {
     { "ties", ties, sizeof ties / sizeof *ties },
     { "equal", equal, sizeof equal / sizeof *equal },
     { "zero", zero, sizeof zero / sizeof *zero },
@@ -45,7 +46,13 @@ enum { NUM_TABLES = sizeof tables / sizeof *tables };
 
 /* The bits of element i, made of random ones. */
 typedef uint64_t (*formula)(const case_tensor *t, int64_t i, uint64_t random);
-typedef struct { case_tensor *t; uint64_t seed; const float *values; size_t count; formula bits_of; } filling;
+typedef struct {
+    case_tensor *t;
+    uint64_t seed;
+    const float *values;
+    size_t count;
+    formula bits_of;
+} filling;
 
 static void any_of_chunk(void *context, int64_t begin, int64_t end)
 {
@@ -86,10 +93,7 @@ static uint64_t mirrored_bits(const case_tensor *t, int64_t i, uint64_t random)
 }
 
 static uint64_t same_bits(const case_tensor *t, int64_t i, uint64_t random) { return 2; }
-static uint64_t distinct_bits(const case_tensor *t, int64_t i, uint64_t random)
-{
-    return (uint64_t)(i % t->shape[1]);
-}
+static uint64_t distinct_bits(const case_tensor *t, int64_t i, uint64_t random) { return (uint64_t)(i % t->shape[1]); }
 
 /* Valid indices (below t->high) and invalid ones, some of which have a valid lower half. */
 static uint64_t wild_bits(const case_tensor *t, int64_t i, uint64_t random)
@@ -102,9 +106,12 @@ static uint64_t wild_bits(const case_tensor *t, int64_t i, uint64_t random)
     return (uint64_t)(random & 1 ? good : wild[(random >> 1) % (sizeof wild / sizeof *wild)]);
 }
 
-static const struct { const char *name; formula bits_of; } formulas[] = {
-    { "close", close_bits }, { "coarse", coarse_bits }, { "mirrored", mirrored_bits }, { "same", same_bits },
-    { "distinct", distinct_bits }, { "wild", wild_bits },
+static const struct {
+    const char *name;
+    formula bits_of;
+} formulas[] = {
+    { "close", close_bits }, { "coarse", coarse_bits },     { "mirrored", mirrored_bits },
+    { "same", same_bits },   { "distinct", distinct_bits }, { "wild", wild_bits },
 };
 
 static void formula_chunk(void *context, int64_t begin, int64_t end)
@@ -138,8 +145,10 @@ tgl_status moe_choose_fill(const case_problem *c, case_tensor *t)
     for (int i = 0; i < NUM_TABLES; i++)
         if (!strcmp(values, tables[i].name)) t->fill = fill_table;
     if (t->fill) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, uniform, bits, close, coarse, mirrored, ties, "
-                    "equal, zero, few_finite, special or magnitudes", values);
+    return tgl_fail(TGL_ERR_ARGUMENT,
+                    "values: is \"%s\", want normal, uniform, bits, close, coarse, mirrored, ties, "
+                    "equal, zero, few_finite, special or magnitudes",
+                    values);
 }
 
 tgl_status moe_choose_index_fill(const case_problem *c, case_tensor *t, int64_t n)
@@ -153,8 +162,10 @@ tgl_status moe_choose_index_fill(const case_problem *c, case_tensor *t, int64_t 
     else if (!strcmp(values, "same") || !strcmp(values, "distinct")) t->fill = fill_formula;
     else if (!strcmp(values, "wild")) t->fill = fill_formula, t->high = (double)n;
     else
-        return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want valid, some_empty, beyond, bits, same, "
-                        "distinct or wild", values);
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "values: is \"%s\", want valid, some_empty, beyond, bits, same, "
+                        "distinct or wild",
+                        values);
     return TGL_OK;
 }
 
@@ -188,7 +199,7 @@ int64_t moe_number_on_rank(int64_t num_experts, int64_t num_ep_ranks, int64_t nu
 int moe_better_first(const void *a, const void *b)
 {
     const moe_candidate *x = a, *y = b;
-    if (x->score != y->score) return x->score > y->score ? -1 : 1;      /* -0 == 0; there is no NaN */
+    if (x->score != y->score) return x->score > y->score ? -1 : 1; /* -0 == 0; there is no NaN */
     return x->index < y->index ? -1 : x->index > y->index;
 }
 

@@ -33,7 +33,10 @@ int64_t moe_number_on_rank(int64_t num_experts, int64_t num_ep_ranks, int64_t nu
                            int64_t expert);
 
 /* Ranking: qsort of all candidates. moe_ranked() turns NaN into -inf. */
-typedef struct { float score; int64_t index; } moe_candidate;
+typedef struct {
+    float score;
+    int64_t index;
+} moe_candidate;
 int moe_better_first(const void *a, const void *b);
 float moe_ranked(float score);
 

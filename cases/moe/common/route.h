@@ -7,9 +7,9 @@
 #include "tegula/moe.h"
 
 typedef struct {
-    tgl_moe_gate_params params;     /* first, as gate.h has them */
+    tgl_moe_gate_params params; /* first, as gate.h has them */
     int64_t alignment;
-    bool is_apart;                  /* top2_sum_gate and get_fused_mapping are called, not route */
+    bool is_apart; /* top2_sum_gate and get_fused_mapping are called, not route */
 } route_scalars;
 _Static_assert(sizeof(route_scalars) <= CASE_SCALARS, "scalars have room");
 

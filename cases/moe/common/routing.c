@@ -12,7 +12,10 @@
 /* ---- where tokens go ---- */
 
 /* A sequence of random numbers. */
-typedef struct { uint64_t seed; int64_t count; } dice;
+typedef struct {
+    uint64_t seed;
+    int64_t count;
+} dice;
 static uint64_t roll(dice *d) { return case_random(d->seed, d->count++); }
 static int64_t below(dice *d, int64_t n) { return n > 0 ? (int64_t)(roll(d) % (uint64_t)n) : 0; }
 
@@ -67,10 +70,9 @@ tgl_status routing_check_sizes(case_problem *c, const char *const *names)
     for (; *names; names++) {
         const int low = !strcmp(*names, "num_ranks") || !strcmp(*names, "alignment");
         if (!strcmp(*names, "num_positions") && !strchr("-0123456789", case_text(c, *names)[0])) continue;
-        const int64_t value = case_int(c, *names);      /* words are left to routing_num_positions() */
+        const int64_t value = case_int(c, *names); /* words are left to routing_num_positions() */
         if (value < low || value > INT32_MAX)
-            return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want %d..%d", *names, case_text(c, *names), low,
-                            INT32_MAX);
+            return tgl_fail(TGL_ERR_ARGUMENT, "%s: is %s, want %d..%d", *names, case_text(c, *names), low, INT32_MAX);
     }
     return case_check_word(c, "routing", ROUTINGS);
 }
@@ -104,8 +106,7 @@ routing routing_make(case_problem *c)
     for (int64_t t = 0; t < rows; t++) {
         int64_t *row = r.expert + r.num_tokens * r.num_topk;
         if (kind == UNIFORM) choose_uniform(&d, r.num_experts * num_ranks, &r, row);
-        for (int64_t k = 0; kind != UNIFORM && k < r.num_topk; k++)
-            row[k] = choose_expert(kind, &d, r.num_experts, k);
+        for (int64_t k = 0; kind != UNIFORM && k < r.num_topk; k++) row[k] = choose_expert(kind, &d, r.num_experts, k);
         r.num_tokens += num_ranks == 1 || has_slot_here(&r, row);
     }
     return r;
@@ -133,7 +134,7 @@ int64_t routing_num_positions(case_problem *c, const routing *r)
 /* Gaps between rows hold valid experts, which must not be counted. */
 static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
 {
-    case_problem *problem = (case_problem *)(uintptr_t)c;       /* case_int() may note an error there */
+    case_problem *problem = (case_problem *)(uintptr_t)c; /* case_int() may note an error there */
     const routing r = routing_make(problem);
     for (int64_t i = 0; i < t->slots; i++) {
         const int64_t expert = case_random_below(seed, i, r.num_experts);
@@ -141,8 +142,7 @@ static void fill_indices(const case_problem *c, case_tensor *t, uint64_t seed)
         else ((int64_t *)t->storage)[i] = expert;
     }
     for (int64_t token = 0; token < t->shape[0]; token++)
-        for (int64_t k = 0; k < t->shape[1]; k++)
-            moe_put_index(t, token, k, r.expert[token * r.num_topk + k]);
+        for (int64_t k = 0; k < t->shape[1]; k++) moe_put_index(t, token, k, r.expert[token * r.num_topk + k]);
     free(r.expert);
 }
 
@@ -152,8 +152,7 @@ routing routing_read(const case_tensor *t, int64_t num_experts)
     routing r = { t->shape[0], t->shape[1], num_experts, NULL };
     r.expert = case_memory(r.num_tokens * r.num_topk, sizeof *r.expert);
     for (int64_t token = 0; token < r.num_tokens; token++)
-        for (int64_t k = 0; k < r.num_topk; k++)
-            r.expert[token * r.num_topk + k] = moe_index_at(t, token, k);
+        for (int64_t k = 0; k < r.num_topk; k++) r.expert[token * r.num_topk + k] = moe_index_at(t, token, k);
     return r;
 }
 
@@ -162,8 +161,8 @@ tgl_status routing_add_indices(case_problem *c, const char *name, routing *r)
     *r = (routing){ 0 };
     TGL_TRY(routing_check_sizes(c, ROUTING_SIZES(name_of_experts(c), NULL)));
     *r = routing_make(c);
-    case_tensor *t = case_add(c, 0, name, CASE_IN, case_dtype(c, "dtype"), 2,
-                              (int64_t[]){ r->num_tokens, r->num_topk });
+    case_tensor *t =
+        case_add(c, 0, name, CASE_IN, case_dtype(c, "dtype"), 2, (int64_t[]){ r->num_tokens, r->num_topk });
     t->offset = case_int(c, "offset");
     t->fill = fill_indices;
     TGL_TRY(moe_lay_out(case_text(c, "layout"), r->num_topk, t->strides));
@@ -199,9 +198,10 @@ mapping mapping_make(const routing *r, int64_t alignment, int64_t num_positions)
 {
     const int64_t num_slots = r->num_tokens * r->num_topk;
     mapping m = { r->num_tokens, r->num_topk, r->num_experts, num_positions, { NULL } };
-    for (int i = 0; i < NUM_OF_MAPPING; i++) {      /* all -1 */
-        const int64_t length = i < TOKEN_TOPK_TO_POS ? num_positions : i == TOKEN_TOPK_TO_POS ? num_slots
-                                                                                              : r->num_experts;
+    for (int i = 0; i < NUM_OF_MAPPING; i++) { /* all -1 */
+        const int64_t length = i < TOKEN_TOPK_TO_POS    ? num_positions
+                               : i == TOKEN_TOPK_TO_POS ? num_slots
+                                                        : r->num_experts;
         m.at[i] = case_memory(length, sizeof *m.at[i]);
         memset(m.at[i], 0xff, (size_t)length * sizeof *m.at[i]);
     }
@@ -282,10 +282,14 @@ void mapping_fill_to_expert(const case_problem *c, case_tensor *t, uint64_t seed
 void mapping_add(case_problem *c, int first, const mapping_sizes *s)
 {
     static const char *const names[NUM_OF_MAPPING] = {
-        [POS_TO_EXPERT] = "pos_to_expert", [POS_TO_TOKEN] = "pos_to_token",
-        [POS_TO_TOKEN_TOPK] = "pos_to_token_topk", [TOKEN_TOPK_TO_POS] = "token_topk_to_pos",
-        [EXPERT_START] = "expert_start", [EXPERT_END] = "expert_end",
-        [NUM_TOKENS_PER_EXPERT] = "num_tokens_per_expert", [PAIRS_PER_EXPERT] = "count",
+        [POS_TO_EXPERT] = "pos_to_expert",
+        [POS_TO_TOKEN] = "pos_to_token",
+        [POS_TO_TOKEN_TOPK] = "pos_to_token_topk",
+        [TOKEN_TOPK_TO_POS] = "token_topk_to_pos",
+        [EXPERT_START] = "expert_start",
+        [EXPERT_END] = "expert_end",
+        [NUM_TOKENS_PER_EXPERT] = "num_tokens_per_expert",
+        [PAIRS_PER_EXPERT] = "count",
         [PSUM_END] = "psum_end",
         [NUM_TOKENS_PER_EXPERT_HOST] = "num_tokens_per_expert_host",
     };
@@ -305,10 +309,14 @@ tgl_moe_mapping mapping_of(const case_arguments *a, int first)
 {
     DLTensor *const *t = a->arg + first;
     return (tgl_moe_mapping){
-        .pos_to_expert = t[POS_TO_EXPERT], .pos_to_token = t[POS_TO_TOKEN],
-        .pos_to_token_topk = t[POS_TO_TOKEN_TOPK], .token_topk_to_pos = t[TOKEN_TOPK_TO_POS],
-        .expert_start = t[EXPERT_START], .expert_end = t[EXPERT_END],
-        .num_tokens_per_expert = t[NUM_TOKENS_PER_EXPERT], .count = t[PAIRS_PER_EXPERT],
+        .pos_to_expert = t[POS_TO_EXPERT],
+        .pos_to_token = t[POS_TO_TOKEN],
+        .pos_to_token_topk = t[POS_TO_TOKEN_TOPK],
+        .token_topk_to_pos = t[TOKEN_TOPK_TO_POS],
+        .expert_start = t[EXPERT_START],
+        .expert_end = t[EXPERT_END],
+        .num_tokens_per_expert = t[NUM_TOKENS_PER_EXPERT],
+        .count = t[PAIRS_PER_EXPERT],
         .psum_end = t[PSUM_END],
         .num_tokens_per_expert_host = t[NUM_TOKENS_PER_EXPERT_HOST],
     };

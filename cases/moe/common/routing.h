@@ -33,16 +33,14 @@
 
 typedef struct {
     int64_t num_tokens, num_topk, num_experts;
-    int64_t *expert;                            /* [num_tokens, num_topk]; to be freed */
+    int64_t *expert; /* [num_tokens, num_topk]; to be freed */
 } routing;
 
-static inline bool routing_has(const routing *r, int64_t expert)
-{
-    return expert >= 0 && expert < r->num_experts;
-}
+static inline bool routing_has(const routing *r, int64_t expert) { return expert >= 0 && expert < r->num_experts; }
 
 /* Checks parameters before memory is allocated for them: ROUTING_SIZES("hidden", NULL). */
-#define ROUTING_SIZES(...) (const char *const[]){ "num_tokens", "num_topk", "num_ranks", __VA_ARGS__ }
+#define ROUTING_SIZES(...) \
+    (const char *const[]) { "num_tokens", "num_topk", "num_ranks", __VA_ARGS__ }
 tgl_status routing_check_sizes(case_problem *c, const char *const *names);
 
 /* From the parameters of a case; from a tensor as the op sees it. */
@@ -62,8 +60,17 @@ int64_t *routing_count(const case_problem *c, int64_t num_experts);
 
 /* The tensors of a tgl_moe_mapping, in its order. */
 enum {
-    POS_TO_EXPERT, POS_TO_TOKEN, POS_TO_TOKEN_TOPK, TOKEN_TOPK_TO_POS, EXPERT_START, EXPERT_END,
-    NUM_TOKENS_PER_EXPERT, PAIRS_PER_EXPERT, PSUM_END, NUM_TOKENS_PER_EXPERT_HOST, NUM_OF_MAPPING
+    POS_TO_EXPERT,
+    POS_TO_TOKEN,
+    POS_TO_TOKEN_TOPK,
+    TOKEN_TOPK_TO_POS,
+    EXPERT_START,
+    EXPERT_END,
+    NUM_TOKENS_PER_EXPERT,
+    PAIRS_PER_EXPERT,
+    PSUM_END,
+    NUM_TOKENS_PER_EXPERT_HOST,
+    NUM_OF_MAPPING
 };
 typedef struct {
     int64_t num_tokens, num_topk, num_experts, num_positions;
@@ -71,7 +78,7 @@ typedef struct {
 } mapping;
 
 mapping mapping_make(const routing *r, int64_t alignment, int64_t num_positions);
-mapping mapping_of_case(case_problem *c);       /* by parameter `slots` */
+mapping mapping_of_case(case_problem *c); /* by parameter `slots` */
 void mapping_free(mapping *m);
 
 /* Fills of inputs: token_topk_to_pos and pos_to_expert of the case. */
@@ -81,7 +88,7 @@ void mapping_fill_to_expert(const case_problem *c, case_tensor *t, uint64_t seed
 /* The mapping as outputs, tensors numbered from `first` on. */
 typedef struct {
     int64_t num_tokens, num_topk, num_experts, num_positions, offset;
-    bool has_counts, has_host;          /* count and psum_end; num_tokens_per_expert_host */
+    bool has_counts, has_host; /* count and psum_end; num_tokens_per_expert_host */
 } mapping_sizes;
 void mapping_add(case_problem *c, int first, const mapping_sizes *sizes);
 tgl_moe_mapping mapping_of(const case_arguments *a, int first);

@@ -3,10 +3,7 @@
 
 #include "core/status.h"
 
-static bool is_quantised(const case_tensor *x)
-{
-    return x->dtype & (TGL_E4M3 | TGL_E2M1X2 | TGL_I8 | TGL_U8);
-}
+static bool is_quantised(const case_tensor *x) { return x->dtype & (TGL_E4M3 | TGL_E2M1X2 | TGL_I8 | TGL_U8); }
 
 static tgl_quant_format format_of_x(const case_tensor *x)
 {
@@ -70,8 +67,7 @@ tgl_status cast_setup(case_problem *c, bool is_per_token, bool is_given)
     const int64_t block_cols = quant_or_all(p->num_per_channels, cols);
     TGL_TRY(cast_add_x(c, rows, cols, block_rows, block_cols));
     TGL_TRY(quant_add_sf(c, is_given ? GIVEN : SF, is_given ? "sf" : "out_sf", is_given ? CASE_IN : CASE_OUT,
-                         case_text(c, "sf"), quant_ceil_div(rows, block_rows), quant_ceil_div(cols, block_cols),
-                         &sf));
+                         case_text(c, "sf"), quant_ceil_div(rows, block_rows), quant_ceil_div(cols, block_cols), &sf));
     if (is_given || !case_int(c, "sf_only")) cast_add_out(c, rows, cols, case_dtype(c, "pairs"));
     return TGL_OK;
 }
@@ -81,9 +77,15 @@ void cast_oracle(case_problem *c)
     const tgl_quant_params *p = quant_params_in(c);
     const case_tensor *x = &c->tensors[X];
     const int64_t cols = x->shape[1] * (is_quantised(x) && format_of_x(x) == TGL_QUANT_E2M1 ? 2 : 1);
-    quant_cast(&(quant_blocks){ .c = c, .value = cast_value, .num_rows = x->shape[0], .num_cols = cols,
+    quant_cast(&(quant_blocks){ .c = c,
+                                .value = cast_value,
+                                .num_rows = x->shape[0],
+                                .num_cols = cols,
                                 .block_rows = quant_or_all(p->num_per_tokens, 1),
-                                .block_cols = quant_or_all(p->num_per_channels, cols), .format = p->format,
-                                .round = p->round_sf, .given = cast_or_null(c, GIVEN),
-                                .sf = cast_or_null(c, SF), .out = cast_or_null(c, OUT) });
+                                .block_cols = quant_or_all(p->num_per_channels, cols),
+                                .format = p->format,
+                                .round = p->round_sf,
+                                .given = cast_or_null(c, GIVEN),
+                                .sf = cast_or_null(c, SF),
+                                .out = cast_or_null(c, OUT) });
 }

@@ -5,7 +5,7 @@
 
 #include "quant.h"
 
-enum { X, X_SF, GIVEN, OUT, SF, NUM_OF_CAST };  /* an op may lack some */
+enum { X, X_SF, GIVEN, OUT, SF, NUM_OF_CAST }; /* an op may lack some */
 
 /* Adds x, and x_sf if x is quantised; a block of the output has one kind of values. */
 tgl_status cast_add_x(case_problem *c, int64_t rows, int64_t cols, int64_t block_rows, int64_t block_cols);

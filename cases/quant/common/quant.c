@@ -9,7 +9,10 @@
 
 /* ---- formats ---- */
 
-static const struct { const char *name; float largest, floor; } formats[] = {
+static const struct {
+    const char *name;
+    float largest, floor;
+} formats[] = {
     [TGL_QUANT_E4M3] = { "e4m3", 448, 1e-4f },
     [TGL_QUANT_E2M1] = { "e2m1", 6, 0x6p-126f },
     [TGL_QUANT_E5M6] = { "e5m6", 65024, 1e-4f },
@@ -59,7 +62,7 @@ static unsigned e5m6_encode(float value)
     }
     if (size >= 0x1p16f) return sign | (dropped >= half ? 0x7c0 : 0x7bf);
     const int exponent = ilogbf(size);
-    const double steps = nearbyint(ldexp(size, 6 - exponent));          /* 64 .. 128 */
+    const double steps = nearbyint(ldexp(size, 6 - exponent)); /* 64 .. 128 */
     return sign | (unsigned)(((exponent + 15) << 6) + (int)steps - 64);
 }
 
@@ -138,9 +141,7 @@ void quant_put_code(const case_tensor *t, tgl_quant_format format, int64_t row, 
     int shift;
     unsigned char *byte;
     switch (format) {
-    case TGL_QUANT_E4M3:
-        *(unsigned char *)case_element(t, (int64_t[]){ row, col }) = (unsigned char)code;
-        break;
+    case TGL_QUANT_E4M3: *(unsigned char *)case_element(t, (int64_t[]){ row, col }) = (unsigned char)code; break;
     case TGL_QUANT_E2M1:
         byte = e2m1_nibble(t, row, col, &shift);
         put_nibble(byte, shift, code);
@@ -168,8 +169,8 @@ float quant_float_at(const case_tensor *t, int64_t row, int64_t col)
 
 static void fill_sf(const case_problem *c, case_tensor *t, uint64_t seed);
 
-tgl_status quant_add_sf(case_problem *c, int index, const char *name, case_role role, const char *layout,
-                        int64_t m, int64_t k, case_tensor **sf)
+tgl_status quant_add_sf(case_problem *c, int index, const char *name, case_role role, const char *layout, int64_t m,
+                        int64_t k, case_tensor **sf)
 {
     const int64_t aligned = quant_ceil_div(m, 4) * 4;
     const bool is_packed = !strncmp(layout, "packed", 6);
@@ -181,8 +182,10 @@ tgl_status quant_add_sf(case_problem *c, int index, const char *name, case_role 
     else if (!strcmp(layout, "col_tight")) strides[1] = m;
     else if (!strcmp(layout, "col_gap") || !strcmp(layout, "packed_gap")) strides[1] = aligned + 4;
     else if (strcmp(layout, "col") && strcmp(layout, "packed"))
-        return tgl_fail(TGL_ERR_ARGUMENT, "sf: is \"%s\", want row, row_gap, row_same, col, col_tight, "
-                        "col_gap, col_same, packed or packed_gap", layout);
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "sf: is \"%s\", want row, row_gap, row_same, col, col_tight, "
+                        "col_gap, col_same, packed or packed_gap",
+                        layout);
     *sf = case_add(c, index, name, role, is_packed ? TGL_I32 : TGL_F32, 2,
                    (int64_t[]){ m, is_packed ? quant_ceil_div(k, 4) : k });
     memcpy((*sf)->strides, strides, sizeof strides);
@@ -201,16 +204,14 @@ float quant_sf_at(const case_tensor *sf, int64_t m, int64_t k)
 void quant_put_sf(const case_tensor *sf, int64_t m, int64_t k, float value)
 {
     if (sf->dtype == TGL_F32) *(float *)case_element(sf, (int64_t[]){ m, k }) = value;
-    else
-        ((unsigned char *)case_element(sf, (int64_t[]){ m, k / 4 }))[k % 4] =
-            (unsigned char)(ilogbf(value) + 127);
+    else ((unsigned char *)case_element(sf, (int64_t[]){ m, k / 4 }))[k % 4] = (unsigned char)(ilogbf(value) + 127);
 }
 
 float quant_round_up_to_power(float value)
 {
     int exponent;
     if (value > 0x1p127f) return 0x1p127f;
-    const float fraction = frexpf(value, &exponent);    /* 0.5 .. 1, or 0 */
+    const float fraction = frexpf(value, &exponent); /* 0.5 .. 1, or 0 */
     if (fraction == 0.5f) exponent--;
     return fraction == 0 || exponent < -126 ? 0x1p-126f : ldexpf(1, exponent);
 }
@@ -236,9 +237,7 @@ tgl_status quant_lay_out(const char *layout, int64_t num_cols, int64_t strides[2
     else if (!strcmp(layout, "gap4")) strides[0] = num_cols + 4;
     else if (!strcmp(layout, "repeated")) strides[0] = 0;
     else if (!strcmp(layout, "far")) strides[0] = 1 << 20;
-    else
-        return tgl_fail(TGL_ERR_ARGUMENT, "layout: is \"%s\", want packed, half, gap, gap4, repeated or far",
-                        layout);
+    else return tgl_fail(TGL_ERR_ARGUMENT, "layout: is \"%s\", want packed, half, gap, gap4, repeated or far", layout);
     return TGL_OK;
 }
 
@@ -247,7 +246,7 @@ tgl_status quant_lay_out(const char *layout, int64_t num_cols, int64_t strides[2
 typedef struct {
     case_tensor *t;
     uint64_t seed;
-    int low, range;         /* of exponents of factors */
+    int low, range; /* of exponents of factors */
     bool is_power;
 } filling;
 
@@ -266,10 +265,11 @@ static double mixed_value(uint64_t kind, uint64_t r)
     const double largest[] = { 448, 6, 65024 };
     switch (kind % 16) {
     case 0: return sign * 0;
-    case 1: return 1e-7 * bell(r);                              /* below the floor */
+    case 1: return 1e-7 * bell(r); /* below the floor */
     case 2: return sign * FLT_MAX * unit(r >> 8);
     case 3: return ldexp(bell(r), -135);
-    case 4: case 5: /* few bits: ties, with an amax that makes the factor a power of two */
+    case 4:
+    case 5: /* few bits: ties, with an amax that makes the factor a power of two */
         return r >> 8 & 31 ? sign * ldexp((double)(r >> 16 & 31), exponent - (int)(r >> 24 & 15))
                            : ldexp(448, exponent);
     case 6: /* an amax that makes the factor a power of two, or a step above or below */
@@ -277,7 +277,7 @@ static double mixed_value(uint64_t kind, uint64_t r)
                           : sign * ldexp(largest[kind >> 16 & 3 ? kind >> 16 & 1 : 2] +
                                              ldexp((double)(kind >> 24 & 3) - 1, kind >> 20 & 1 ? -1 : 1),
                                          exponent);
-    case 7: return ldexp(bell(r), exponent - (int)(r % 41));    /* from large to tiny */
+    case 7: return ldexp(bell(r), exponent - (int)(r % 41)); /* from large to tiny */
     case 8: return r % 29 ? sign * 0 : bell(r >> 16);
     default: return ldexp(bell(r), exponent);
     }
@@ -311,7 +311,7 @@ static void mixed_codes_chunk(void *context, int64_t begin, int64_t end)
         unsigned code = (unsigned)case_random(f->seed, i) & 0xff;
         if (kind == 0) code &= is_e4m3 ? 0x80 : 0x88;
         else if (kind == 1) code |= is_e4m3 ? 0x70 : 0x66;
-        else if (kind == 2) code &= is_e4m3 ? 0x87 : 0x99;              /* subnormal */
+        else if (kind == 2) code &= is_e4m3 ? 0x87 : 0x99; /* subnormal */
         else if (kind == 3 && !is_e4m3) code = (code & 0x88) | (code & 7) % limit | (code >> 4 & 7) % limit << 4;
         if (is_e4m3 && (code & 0x7f) == 0x7f) code ^= 8;
         f->t->storage[i] = (char)code;
@@ -321,8 +321,7 @@ static void mixed_codes_chunk(void *context, int64_t begin, int64_t end)
 static void fill_mixed(const case_problem *c, case_tensor *t, uint64_t seed)
 {
     const bool is_float = t->dtype == TGL_F32 || t->dtype == TGL_BF16;
-    case_parallel(t->slots, 64, is_float ? mixed_chunk : mixed_codes_chunk,
-                  &(filling){ .t = t, .seed = seed });
+    case_parallel(t->slots, 64, is_float ? mixed_chunk : mixed_codes_chunk, &(filling){ .t = t, .seed = seed });
 }
 
 tgl_status quant_choose_fill(const case_problem *c, case_tensor *t, int64_t block_rows, int64_t block_cols)
@@ -335,8 +334,9 @@ tgl_status quant_choose_fill(const case_problem *c, case_tensor *t, int64_t bloc
     else if (case_is(c, "values", "mixed") || case_is(c, "values", "powers")) t->fill = fill_mixed;
     else if (case_is(c, "values", "normal"))
         t->fill = t->dtype & (TGL_E2M1X2 | TGL_I8 | TGL_U8) ? fill_mixed : case_fill_normal;
-    else return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, mixed, powers or bits",
-                         case_text(c, "values"));
+    else
+        return tgl_fail(TGL_ERR_ARGUMENT, "values: is \"%s\", want normal, mixed, powers or bits",
+                        case_text(c, "values"));
     return TGL_OK;
 }
 
@@ -376,8 +376,7 @@ static void fill_sf(const case_problem *c, case_tensor *t, uint64_t seed)
     }
     const bool is_wide = !case_is(c, "values", "normal");
     case_parallel(t->slots, 16, sf_chunk,
-                  &(filling){ t, seed, is_wide ? -30 : -8, is_wide ? 131 : 17,
-                              case_is(c, "values", "powers") });
+                  &(filling){ t, seed, is_wide ? -30 : -8, is_wide ? 131 : 17, case_is(c, "values", "powers") });
 }
 
 /* ---- oracles ---- */
@@ -401,7 +400,7 @@ static void cast_block(const quant_blocks *b, int64_t m, int64_t k)
         for (int64_t i = row; i < row + rows; i++)
             for (int64_t j = col; j < col + cols && (!b->exists || b->exists(b->c, i)); j++) {
                 const float size = fabsf(b->value(b->c, i, j));
-                if (size > amax) amax = size;           /* never for NaN */
+                if (size > amax) amax = size; /* never for NaN */
             }
         scale = quant_scale_of(amax, quant_largest(b->format), quant_floor(b->format), b->round);
         quant_put_sf(b->sf, m, k, scale.sf);

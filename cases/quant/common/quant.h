@@ -57,14 +57,14 @@ float quant_float_at(const case_tensor *t, int64_t row, int64_t col);
 /* ---- scale factors ---- */
 
 /* Adds a tensor of m x k factors, in a layout of the list above; parameter `values` fills an input. */
-tgl_status quant_add_sf(case_problem *c, int index, const char *name, case_role role, const char *layout,
-                        int64_t m, int64_t k, case_tensor **sf);
+tgl_status quant_add_sf(case_problem *c, int index, const char *name, case_role role, const char *layout, int64_t m,
+                        int64_t k, case_tensor **sf);
 float quant_sf_at(const case_tensor *sf, int64_t m, int64_t k);
 void quant_put_sf(const case_tensor *sf, int64_t m, int64_t k, float value);
 
 typedef struct { float sf, inv; } quant_scale;
 quant_scale quant_scale_of(float amax, float largest, float floor, bool round);
-float quant_round_up_to_power(float value);     /* held to 2^-126 .. 2^127 */
+float quant_round_up_to_power(float value); /* held to 2^-126 .. 2^127 */
 
 /* ---- setup ---- */
 
@@ -85,12 +85,12 @@ static inline const tgl_quant_params *quant_params_in(const case_problem *c)
 typedef struct {
     const case_problem *c;
     float (*value)(const case_problem *c, int64_t row, int64_t col);
-    bool (*exists)(const case_problem *c, int64_t row);         /* NULL: every row does. Other rows become +0 */
+    bool (*exists)(const case_problem *c, int64_t row); /* NULL: every row does. Other rows become +0 */
     int64_t num_rows, num_cols, block_rows, block_cols;
     tgl_quant_format format;
     bool round, is_transposed;
-    const case_tensor *given;               /* factors to read, or NULL */
-    const case_tensor *sf, *out;            /* factors and codes to write, or NULL */
+    const case_tensor *given;    /* factors to read, or NULL */
+    const case_tensor *sf, *out; /* factors and codes to write, or NULL */
 } quant_blocks;
 void quant_cast(const quant_blocks *b);
 

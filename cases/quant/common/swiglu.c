@@ -30,8 +30,7 @@ double swiglu_draw(const drawing *d, uint64_t seed, int64_t row, int64_t col, bo
     case 2: return r >> 60 & 1 ? -0.0 : 0.0;
     case 3:
         if (r >> 60 >= 8) return normal;
-        return (r >> 57 & 1 ? -1 : 1) *
-               (double)(r >> 60 < 4 ? nextafterf(clamp, r >> 58 & 1 ? 0 : 9) : clamp);
+        return (r >> 57 & 1 ? -1 : 1) * (double)(r >> 60 < 4 ? nextafterf(clamp, r >> 58 & 1 ? 0 : 9) : clamp);
     case 4: return 30 * normal;
     default: return normal;
     }

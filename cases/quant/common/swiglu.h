@@ -53,10 +53,7 @@ static inline near exp_of_minus(float x)
     return (near){ e, e * 0x1p-22 + 0x1p-149 };
 }
 
-static inline near one_plus(near e)
-{
-    return isinf(e.value) ? e : rounded(1 + e.value, e.bound);
-}
+static inline near one_plus(near e) { return isinf(e.value) ? e : rounded(1 + e.value, e.bound); }
 
 /* The magnitudes that a float may have. */
 static inline double min_size(near n) { return fabs(n.value) > n.bound ? fabs(n.value) - n.bound : 0; }
@@ -88,7 +85,7 @@ typedef struct { near sf, inv; } near_scale;
 static inline bool scale_of(near amax, float largest, float floor, bool round, near_scale *scale)
 {
     const near a = larger(amax, exactly(floor));
-    if (a.bound == 0) {         /* the floor, for example */
+    if (a.bound == 0) { /* the floor, for example */
         const quant_scale known = quant_scale_of((float)a.value, largest, 0, round);
         *scale = (near_scale){ exactly(known.sf), exactly(known.inv) };
         return true;
@@ -104,7 +101,10 @@ static inline bool scale_of(near amax, float largest, float floor, bool round, n
 
 /* ---- the activation ---- */
 
-typedef struct { bool is_clamped; float c; } clamping;
+typedef struct {
+    bool is_clamped;
+    float c;
+} clamping;
 static inline clamping clamping_of(const tgl_quant_params *p)
 {
     return (clamping){ p->has_swiglu_clamp_value, p->swiglu_clamp_value };
@@ -136,9 +136,14 @@ static inline bool is_within(near n, double bound) { return n.bound <= bound * f
 tgl_status swiglu_read_number(const case_problem *c, const char *name, bool *has, float *number);
 tgl_status swiglu_check_values(const case_problem *c);
 
-enum { SWIGLU_MAX_ATTEMPTS = 1000 };    /* one in thousands needs a second */
+enum { SWIGLU_MAX_ATTEMPTS = 1000 }; /* one in thousands needs a second */
 
-typedef struct { const case_problem *c; case_tensor *t; uint64_t seed; bool is_mixed; } drawing;
+typedef struct {
+    const case_problem *c;
+    case_tensor *t;
+    uint64_t seed;
+    bool is_mixed;
+} drawing;
 
 /* The number at a place, at an attempt; and writes it. */
 double swiglu_draw(const drawing *d, uint64_t seed, int64_t row, int64_t col, bool is_gate, int attempt);

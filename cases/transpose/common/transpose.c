@@ -18,9 +18,11 @@ tgl_status transpose_lay_out(const char *layout, int64_t b, int64_t m, int64_t n
     else if (!strcmp(layout, "repeated_cols")) s[0] = m, s[1] = 1, s[2] = 0;
     else if (!strcmp(layout, "repeated_batches")) s[0] = 0, s[1] = n, s[2] = 1;
     else if (!strcmp(layout, "repeated")) s[0] = s[1] = s[2] = 0;
-    else return tgl_fail(TGL_ERR_ARGUMENT,
-                         "layout: is \"%s\", want packed, half, gap, transposed, interleaved, steps, "
-                         "reversed, repeated_rows, repeated_cols, repeated_batches or repeated", layout);
+    else
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "layout: is \"%s\", want packed, half, gap, transposed, interleaved, steps, "
+                        "reversed, repeated_rows, repeated_cols, repeated_batches or repeated",
+                        layout);
     return TGL_OK;
 }
 
@@ -41,11 +43,11 @@ static void oracle_rows(void *context, int64_t begin, int64_t end)
     int64_t num_rows;
     for (int64_t row = begin; row < end; row += num_rows) {
         num_rows = end - row < 64 ? end - row : 64;
-        if (num_rows > n - row % n) num_rows = n - row % n;     /* of this matrix */
+        if (num_rows > n - row % n) num_rows = n - row % n; /* of this matrix */
         const int64_t index[3] = { row / n, 0, row % n };
         const char *from = case_element(x, batched ? index : index + 1);
         char *to = out->data + row * m * out->element_bytes;
-        switch (x->element_bytes) {             /* a memcpy of a known size is a load and a store */
+        switch (x->element_bytes) { /* a memcpy of a known size is a load and a store */
         case 1: COPY(1);
         case 2: COPY(2);
         case 4: COPY(4);

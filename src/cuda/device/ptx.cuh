@@ -25,7 +25,7 @@ typedef int i32;
 typedef long long i64;
 
 #define DEV static __device__ __forceinline__
-#define FULL 0xffffffffu                        /* all lanes of a warp */
+#define FULL 0xffffffffu /* all lanes of a warp */
 
 // clang-format off: an instruction, then its operands
 /* ---- shared memory ----

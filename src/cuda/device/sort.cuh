@@ -6,9 +6,9 @@
 #include "device/ptx.cuh"
 #include "device/warp.cuh"
 
-#define SORT_BITS 8                     /* of a bin's number */
-#define SORT_BINS (1 << SORT_BITS)      /* of a pass at most, and threads of a block at least */
-#define SORT_WORDS(threads) ((threads) / 32 * SORT_BINS)        /* of shared memory for a pass */
+#define SORT_BITS 8                                      /* of a bin's number */
+#define SORT_BINS (1 << SORT_BITS)                       /* of a pass at most, and threads of a block at least */
+#define SORT_WORDS(threads) ((threads) / 32 * SORT_BINS) /* of shared memory for a pass */
 
 /* ---- entries. To and from memory of other blocks they go by sort_store and sort_load ---- */
 
@@ -43,7 +43,7 @@ DEV u32 block_exclusive_scan(u32 v, u32 &total)
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     u32 of_warp;
     const u32 before = warp_exclusive_scan(v, (int)lane, of_warp);
-    __syncthreads();                    /* sums are free */
+    __syncthreads(); /* sums are free */
     if (lane == 0) sums[warp] = of_warp;
     __syncthreads();
     const u32 sum = lane < blockDim.x / 32 ? sums[lane] : 0;
@@ -58,7 +58,7 @@ template <class ENTRY, class BIN, class START, class WRITE>
 DEV void sort_pass(const ENTRY *from, u32 count, u32 *counts, BIN bin_of, START start_of, WRITE write)
 {
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, num_warps = blockDim.x / 32;
-    const u32 span = (count + blockDim.x - 1) / blockDim.x * 32;        /* entries of a warp */
+    const u32 span = (count + blockDim.x - 1) / blockDim.x * 32; /* entries of a warp */
     const u32 first = min(warp * span, count), last = min(first + span, count);
     u32 *const mine = counts + warp * SORT_BINS;
 #pragma unroll 1
@@ -117,8 +117,9 @@ DEV ENTRY *sort_by_digits(ENTRY *x, ENTRY *y, u32 count, KEY low, u32 bits, u32 
 #pragma unroll 1
     for (u32 digit = 0; digit < num_digits; digit++) {
         const u32 shift = digit * of_digit, mask = (1u << of_digit) - 1;
-        sort_pass(x, count, counts, [&](ENTRY e) { return (u32)((sort_key(e) - low) >> shift) & mask; },
-                  [](u32, u32) { }, [&](u32 place, ENTRY e) { y[place] = e; });
+        sort_pass(
+            x, count, counts, [&](ENTRY e) { return (u32)((sort_key(e) - low) >> shift) & mask; }, [](u32, u32) { },
+            [&](u32 place, ENTRY e) { y[place] = e; });
         ENTRY *const other = x;
         x = y, y = other;
     }

@@ -23,8 +23,8 @@ template <int PART_BYTES> DEV uint4 vector_shift(uint4 low, uint4 high, int s)
     const uint4 v = make_uint4(by4 ? b : a, by4 ? c : b, by4 ? d : c, by4 ? e : d);
     if (PART_BYTES >= 4) return v;
     const u32 bits = (u32)(s & 3) * 8;
-    return make_uint4(__funnelshift_r(v.x, v.y, bits), __funnelshift_r(v.y, v.z, bits),
-                      __funnelshift_r(v.z, v.w, bits), __funnelshift_r(v.w, by4 ? f : e, bits));
+    return make_uint4(__funnelshift_r(v.x, v.y, bits), __funnelshift_r(v.y, v.z, bits), __funnelshift_r(v.z, v.w, bits),
+                      __funnelshift_r(v.w, by4 ? f : e, bits));
 }
 
 /* The largest power of two up to 8 that byte b is aligned to and that does not exceed n - b. */

@@ -10,13 +10,16 @@ tgl_status tgl_columns_of(const DLTensor *multipliers, const DLTensor *vocab_siz
     if (num_moduli >= COLUMN_MAX_COUNT)
         return tgl_fail(TGL_ERR_ARGUMENT, "vocab_sizes: has %lld elements, want fewer than 2^23",
                         (long long)num_moduli);
-    *c = (tgl_columns){ .multipliers = tgl_data(multipliers), .vocab_sizes = tgl_data(vocab_sizes),
-                        .offsets = tgl_data(offsets), .out = tgl_data(out), .num_tokens = out->shape[1],
+    *c = (tgl_columns){ .multipliers = tgl_data(multipliers),
+                        .vocab_sizes = tgl_data(vocab_sizes),
+                        .offsets = tgl_data(offsets),
+                        .out = tgl_data(out),
+                        .num_tokens = out->shape[1],
                         .max_ngram = (int32_t)multipliers->shape[1],
                         .vocab_bytes = tgl_dtype_bits(vocab_sizes->dtype) / 8,
                         .offset_bytes = tgl_dtype_bits(offsets->dtype) / 8,
                         .out_bytes = tgl_dtype_bits(out->dtype) / 8 };
-    if (num_moduli == 0) return TGL_OK;         /* nothing to write; and a size may be any */
+    if (num_moduli == 0) return TGL_OK; /* nothing to write; and a size may be any */
     c->num_layers = (int32_t)vocab_sizes->shape[0];
     c->num_heads = (int32_t)vocab_sizes->shape[2];
     c->num_columns = (int32_t)offsets->shape[1];
@@ -63,7 +66,7 @@ int64_t tgl_columns_token_bytes(const tgl_columns *c)
 
 /* ---- launch ---- */
 
-static int width_of(const tgl_columns *c)       /* columns of a unit: at most 16 bytes, and of one order */
+static int width_of(const tgl_columns *c) /* columns of a unit: at most 16 bytes, and of one order */
 {
     int width = 16 / c->out_bytes;
     while (c->num_heads % width) width /= 2;
@@ -72,10 +75,11 @@ static int width_of(const tgl_columns *c)       /* columns of a unit: at most 16
 
 tgl_kernel tgl_columns_kernel(const tgl_columns *c, const char *name)
 {
-    return (tgl_kernel){ name, { { "MAX_NGRAM", c->max_ngram <= COLUMN_UNROLLED ? c->max_ngram : 0 },
-                                 { "WIDTH", width_of(c) },
-                                 { "OUT_BYTES", c->out_bytes },
-                                 { "VOCAB_BYTES", c->vocab_bytes } } };
+    return (tgl_kernel){ name,
+                         { { "MAX_NGRAM", c->max_ngram <= COLUMN_UNROLLED ? c->max_ngram : 0 },
+                           { "WIDTH", width_of(c) },
+                           { "OUT_BYTES", c->out_bytes },
+                           { "VOCAB_BYTES", c->vocab_bytes } } };
 }
 
 /* Few tokens spread over the SMs; of many a block has several rounds, so that what it works out first, the
@@ -91,7 +95,7 @@ tgl_shape tgl_columns_shape(tgl_columns *c, int sm_blocks, int64_t more_tokens, 
     c->chunk_layers = (int32_t)tgl_min(c->num_layers, (c->chunk_units - 1) / tgl_max(1, layer_units) + 2);
     c->num_chunks = (int32_t)tgl_max(1, tgl_ceil_div(c->num_units, c->chunk_units));
     const int64_t blocks = (int64_t)sm_blocks * target->num_sms;
-    const int64_t tile = tgl_max(1, tgl_ceil_div(c->num_tokens, blocks)) + more_tokens;    /* no tokens: no tiles */
+    const int64_t tile = tgl_max(1, tgl_ceil_div(c->num_tokens, blocks)) + more_tokens; /* no tokens: no tiles */
     const int64_t wanted = tgl_min(tile, COLUMN_THREADS) * c->chunk_units;
     const int64_t threads = wanted < COLUMN_MIN_THREADS ? COLUMN_MIN_THREADS : COLUMN_THREADS;
     c->slots = (int32_t)(threads / c->chunk_units);

@@ -39,11 +39,15 @@ static_assert(WIDTH * OUT_BYTES <= 16, "a unit has 16 bytes at most");
 template <int BYTES> struct integer_of { typedef u32 type; };
 template <> struct integer_of<8> { typedef u64 type; };
 typedef integer_of<VOCAB_BYTES>::type modulus_type;
-typedef integer_of<OUT_BYTES>::type row_type;               /* unsigned: sums wrap */
+typedef integer_of<OUT_BYTES>::type row_type; /* unsigned: sums wrap */
 struct __align__(WIDTH * OUT_BYTES) row_vector { row_type e[WIDTH]; };
 
-struct __align__(8) column { u64 reciprocal; modulus_type modulus; row_type offset; };
-struct __align__(16) narrow_column { u32 reciprocal, factor, minus_modulus, shift; };       /* z, 2^32 mod m, -m, k */
+struct __align__(8) column {
+    u64 reciprocal;
+    modulus_type modulus;
+    row_type offset;
+};
+struct __align__(16) narrow_column { u32 reciprocal, factor, minus_modulus, shift; }; /* z, 2^32 mod m, -m, k */
 constexpr u32 NARROW = 1u << 30;
 static_assert(sizeof(column) + sizeof(narrow_column) <= COLUMN_BYTES, "COLUMN_BYTES is too small");
 
@@ -51,7 +55,12 @@ DEV i32 max_ngram_of(const tgl_columns &c) { return MAX_NGRAM ? MAX_NGRAM : c.ma
 
 /* Shared memory: windows, which threads load 16 bytes at a time; the columns of a chunk, the multipliers of its layers
  * (for MAX_NGRAM, else they are read where they are). */
-struct tile { narrow_column *narrow; i64 *windows; column *columns; i64 *multipliers; };
+struct tile {
+    narrow_column *narrow;
+    i64 *windows;
+    column *columns;
+    i64 *multipliers;
+};
 DEV i64 *window_at(const tgl_columns &c, const tile &t, i32 i)
 {
     return t.windows + i * tgl_window_words(max_ngram_of(c));
@@ -85,12 +94,15 @@ DEV narrow_column narrow_of(u32 m)
     u32 z = (u32)(y * __uint_as_float((127 + 32 + k) << 23));
     const u64 less = ((u64)1 << (32 + k)) - (u64)m * z;
     z += (u32)((float)less * y);
-    const u32 rest = 0 - (z >> k) * m;          /* 2^32 mod m, or m more */
+    const u32 rest = 0 - (z >> k) * m; /* 2^32 mod m, or m more */
     return { z, min(rest, rest - m), 0 - m, k };
 }
 
 /* What a thread has of every token. */
-struct unit { i32 number, slot, layer, column, order; bool is_there; };     /* number: in the chunk */
+struct unit {
+    i32 number, slot, layer, column, order;
+    bool is_there;
+}; /* number: in the chunk */
 DEV unit unit_of(const tgl_columns &c, i32 chunk)
 {
     unit u;
@@ -124,25 +136,25 @@ DEV void put_columns(const tgl_columns &c, const tile &t, i32 chunk)
         t.columns[to] = { m < NARROW ? 0 : reciprocal_of(m), m, modulus > 0 ? (row_type)offset : ~(row_type)0 };
         t.narrow[to] = m < NARROW ? narrow_of((u32)m) : narrow_column();
     }
-    const i32 turned = (i32)threadIdx.x - threads / 2;      /* a warp in the middle has the first */
+    const i32 turned = (i32)threadIdx.x - threads / 2; /* a warp in the middle has the first */
 #pragma unroll 1
     for (i32 i = turned < 0 ? turned + threads : turned; i < multipliers; i += threads)
         t.multipliers[i] = c.multipliers[layer * MAX_NGRAM + i];
 }
 
-DEV u32 narrow_rest(u64 hash, const narrow_column &c)       /* of a hash that is not negative */
+DEV u32 narrow_rest(u64 hash, const narrow_column &c) /* of a hash that is not negative */
 {
     const u64 r = (u64)(u32)(hash >> 32) * c.factor + (u32)hash;
-    u32 rest = (u32)r + __umulhi((u32)(r >> c.shift), c.reciprocal) * c.minus_modulus;      /* below 3.25 m */
+    u32 rest = (u32)r + __umulhi((u32)(r >> c.shift), c.reciprocal) * c.minus_modulus; /* below 3.25 m */
     rest = min(rest, rest + 2 * c.minus_modulus);
     return min(rest, rest + c.minus_modulus);
 }
 
-DEV row_type row_of(u64 hash, const column &c, const narrow_column &narrow)     /* of any hash and modulus */
+DEV row_type row_of(u64 hash, const column &c, const narrow_column &narrow) /* of any hash and modulus */
 {
     const u64 sign = (u64)((i64)hash >> 63), h = hash ^ sign;
     const modulus_type quotient = (modulus_type)__umul64hi(h, c.reciprocal), m = c.modulus;
-    modulus_type rest = (modulus_type)h - quotient * m;     /* below 2 m, which modulus_type holds */
+    modulus_type rest = (modulus_type)h - quotient * m; /* below 2 m, which modulus_type holds */
     rest = m < NARROW ? (modulus_type)narrow_rest(h, narrow) : min(rest, (modulus_type)(rest - m));
     return (row_type)((rest ^ (modulus_type)sign) + (m & (modulus_type)sign)) + c.offset;
 }
@@ -165,7 +177,10 @@ DEV void put_special(const tgl_columns &c, const tile &t, const unit &u, u32 non
 }
 
 /* The hash of a unit, and what is behind the window. */
-struct hashed { u64 hash; u32 none; };
+struct hashed {
+    u64 hash;
+    u32 none;
+};
 
 #if MAX_NGRAM
 /* Past the order of a unit its multipliers are 0, which changes no hash. */
@@ -192,7 +207,7 @@ DEV void put_rows(const tgl_columns &c, const tile &t, i32 chunk, i64 first, i32
     if (!u.is_there) return;
     narrow_column narrow[WIDTH];
     row_type offset[WIDTH];
-    bool is_special = !c.has_vectors;                       /* no unit of the models is */
+    bool is_special = !c.has_vectors; /* no unit of the models is */
 #pragma unroll
     for (int q = 0; q < WIDTH; q++) {
         narrow[q] = t.narrow[q * c.chunk_units + u.number];

@@ -6,21 +6,21 @@
 
 #include "numerics/divide.h"
 
-#define COLUMN_THREADS 256              /* of a block, or, of one that needs fewer, ... */
-#define COLUMN_MIN_THREADS 128          /* rows at 128 tokens: 3.26 us, with 256 3.49 (H200) */
+#define COLUMN_THREADS 256     /* of a block, or, of one that needs fewer, ... */
+#define COLUMN_MIN_THREADS 128 /* rows at 128 tokens: 3.26 us, with 256 3.49 (H200) */
 #define COLUMN_MAX_NGRAM 4096
-#define COLUMN_MAX_COUNT (1 << 23)      /* less than this: of all layers */
-#define COLUMN_CHUNK 192                /* units of a block, at most */
-#define COLUMN_BYTES 40                 /* of shared memory, at most: what a kernel knows of a column */
-#define COLUMN_WINDOW_BYTES 36864       /* of shared memory, at most: the windows of a tile, one of any length */
+#define COLUMN_MAX_COUNT (1 << 23) /* less than this: of all layers */
+#define COLUMN_CHUNK 192           /* units of a block, at most */
+#define COLUMN_BYTES 40            /* of shared memory, at most: what a kernel knows of a column */
+#define COLUMN_WINDOW_BYTES 36864  /* of shared memory, at most: the windows of a tile, one of any length */
 /* Blocks resident on an SM, and its tiles before a thread has several tokens, in one wave. hash has 54 registers, rows
  * 68; hash at 65536 tokens with 3: 5.5 us, with 4: 5.1 (H200). */
 #define COLUMN_HASH_BLOCKS 4
 #define COLUMN_ROWS_BLOCKS 3
-#define COLUMN_MAX_ROUNDS 8             /* tokens of a thread, one after the other, in a tile */
-#define COLUMN_NONE (~0u)               /* in place of the 0 behind a window: its rows are -1 */
-#define COLUMN_SKIPPED (1u << 31)       /* or it is of another tile */
-#define COLUMN_UNROLLED 8               /* longest n-gram for which a kernel is compiled */
+#define COLUMN_MAX_ROUNDS 8       /* tokens of a thread, one after the other, in a tile */
+#define COLUMN_NONE (~0u)         /* in place of the 0 behind a window: its rows are -1 */
+#define COLUMN_SKIPPED (1u << 31) /* or it is of another tile */
+#define COLUMN_UNROLLED 8         /* longest n-gram for which a kernel is compiled */
 
 /* A unit is a run of columns of one order (WIDTH of the kernel) in one layer: what a thread has of a token. A
  * block has a chunk of the units, for tiles of tokens. */
@@ -28,16 +28,16 @@ typedef struct {
     const int64_t *multipliers;
     const void *vocab_sizes, *offsets;
     void *out;
-    int64_t num_tokens, layer_stride, token_stride;             /* of out, in elements */
-    int32_t num_layers, max_ngram, num_heads, num_columns;      /* columns of a layer */
+    int64_t num_tokens, layer_stride, token_stride;        /* of out, in elements */
+    int32_t num_layers, max_ngram, num_heads, num_columns; /* columns of a layer */
     int32_t vocab_bytes, offset_bytes, out_bytes;
     /* of a launch */
-    int32_t num_units, chunk_units, chunk_layers, num_chunks;   /* layers of a chunk, at most */
-    int32_t slots;                                              /* tokens of a block at a time ... */
-    int64_t slots_stride;                                       /* ... and how far apart in out those of a thread are */
-    int32_t tile_tokens, num_windows;                           /* windows that shared memory has room for */
+    int32_t num_units, chunk_units, chunk_layers, num_chunks; /* layers of a chunk, at most */
+    int32_t slots;                                            /* tokens of a block at a time ... */
+    int64_t slots_stride;                                     /* ... and how far apart in out those of a thread are */
+    int32_t tile_tokens, num_windows;                         /* windows that shared memory has room for */
     tgl_divisor by_layer_units, by_chunk_units, by_heads;
-    int32_t has_vectors;                                        /* a unit of out is aligned */
+    int32_t has_vectors; /* a unit of out is aligned */
 } tgl_columns;
 
 /* Shared memory of a window in words of 8 bytes, an even number: its ids; 0, COLUMN_NONE or COLUMN_SKIPPED. */

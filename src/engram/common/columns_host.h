@@ -7,9 +7,9 @@
 #include "engram/common/columns.h"
 
 /* What signatures of ops share. */
-#define COLUMN_TENSORS                                               \
-    "multipliers: i64[num_layers, max_ngram],"                       \
-    " vocab_sizes: i32|i64[num_layers, max_ngram - 1, num_heads],"   \
+#define COLUMN_TENSORS                                             \
+    "multipliers: i64[num_layers, max_ngram],"                     \
+    " vocab_sizes: i32|i64[num_layers, max_ngram - 1, num_heads]," \
     " offsets: i32|i64[num_layers, (max_ngram - 1) * num_heads]"
 
 /* Of tensors that passed the signature; `out` is [num_layers, num_tokens, columns]. */

@@ -8,8 +8,8 @@
 #include "engram/common/gate_host.h"
 
 #define FIELD(name) TGL_FIELD(tgl_engram_gate_params, name)
-static const tgl_field FIELDS[] = { FIELD(eps), FIELD(clamp_value), FIELD(no_residual), FIELD(zero_centered),
-                                    FIELD(constant_weights), FIELD(sign) };
+static const tgl_field FIELDS[] = { FIELD(eps),           FIELD(clamp_value),      FIELD(no_residual),
+                                    FIELD(zero_centered), FIELD(constant_weights), FIELD(sign) };
 const tgl_params TGL_ENGRAM_GATE_PARAMS = TGL_PARAMS(tgl_engram_gate_params, FIELDS);
 
 /* The stride of a dimension that has none to speak of may be anything. */
@@ -30,18 +30,24 @@ gate_out tgl_gate_out(const DLTensor *t)
 
 gate_weights tgl_gate_weights(const DLTensor *hidden, const DLTensor *embed, const tgl_engram_gate_params *params)
 {
-    return (gate_weights){
-        .hidden = tgl_data(hidden), .embed = embed ? tgl_data(embed) : NULL,
-        .hidden_stride = stride_of(hidden, 0), .embed_stride = embed ? stride_of(embed, 0) : 0,
-        .kind = !embed ? GATE_FUSED : tgl_dtype_is(hidden->dtype, TGL_BF16) ? GATE_BF16 : GATE_F32,
-        .is_zero_centered = params->zero_centered, .is_constant = params->constant_weights
-    };
+    return (gate_weights){ .hidden = tgl_data(hidden),
+                           .embed = embed ? tgl_data(embed) : NULL,
+                           .hidden_stride = stride_of(hidden, 0),
+                           .embed_stride = embed ? stride_of(embed, 0) : 0,
+                           .kind = !embed                                  ? GATE_FUSED
+                                   : tgl_dtype_is(hidden->dtype, TGL_BF16) ? GATE_BF16
+                                                                           : GATE_F32,
+                           .is_zero_centered = params->zero_centered,
+                           .is_constant = params->constant_weights };
 }
 
 gate_numbers tgl_gate_numbers(int64_t hidden, const tgl_engram_gate_params *params)
 {
-    return (gate_numbers){ .hidden = (float)hidden, .scale = (float)(1 / sqrt((double)hidden)), .eps = params->eps,
-                           .clamp_value = params->clamp_value, .sign_of_zero = params->sign };
+    return (gate_numbers){ .hidden = (float)hidden,
+                           .scale = (float)(1 / sqrt((double)hidden)),
+                           .eps = params->eps,
+                           .clamp_value = params->clamp_value,
+                           .sign_of_zero = params->sign };
 }
 
 tgl_status tgl_gate_expect_apart(const char *name, const DLTensor *t)
@@ -59,8 +65,10 @@ tgl_status tgl_gate_expect_apart(const char *name, const DLTensor *t)
         return TGL_OK;
     char text[64];
     snprintf(text, sizeof text, last > 1 ? "%" PRId64 ", %" PRId64 : "%" PRId64, tgl_stride(t, 0), tgl_stride(t, 1));
-    return tgl_fail(TGL_ERR_ARGUMENT, "%s: strides are [%s, %" PRId64 "], want rows of %" PRId64
-                    " neighbouring elements that do not overlap", name, text, tgl_stride(t, last), width);
+    return tgl_fail(TGL_ERR_ARGUMENT,
+                    "%s: strides are [%s, %" PRId64 "], want rows of %" PRId64
+                    " neighbouring elements that do not overlap",
+                    name, text, tgl_stride(t, last), width);
 }
 
 bool tgl_gate_has_vectors(gate_in rows)

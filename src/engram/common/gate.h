@@ -13,8 +13,14 @@
 
 /* ---- tensors ---- Strides are in elements, 0 where a dimension has size 1. */
 
-typedef struct { const uint16_t *data; int64_t token, stream; } gate_in;
-typedef struct { uint16_t *data; int64_t token, stream; } gate_out;     /* data NULL: not wanted */
+typedef struct {
+    const uint16_t *data;
+    int64_t token, stream;
+} gate_in;
+typedef struct {
+    uint16_t *data;
+    int64_t token, stream;
+} gate_out; /* data NULL: not wanted */
 
 /* weight_hidden alone is the fused weight; both are multiplied. */
 #define GATE_FUSED 0
@@ -23,8 +29,8 @@ typedef struct { uint16_t *data; int64_t token, stream; } gate_out;     /* data 
 typedef struct {
     const void *hidden, *embed;
     int64_t hidden_stride, embed_stride;
-    int32_t kind, is_zero_centered;         /* macros of kernels */
-    int32_t is_constant;                    /* kernels may read them before they wait for the kernel before */
+    int32_t kind, is_zero_centered; /* macros of kernels */
+    int32_t is_constant;            /* kernels may read them before they wait for the kernel before */
 } gate_weights;
 
 TGL_INLINE float gate_weight(float hidden, float embed, int is_zero_centered)
@@ -46,7 +52,7 @@ TGL_INLINE float gate_weight_at(const gate_weights *w, int kind, int is_zero_cen
 
 /* A row is cut into vectors of 8 columns, the last one maybe shorter. */
 #define GATE_VECTOR 8
-#define GATE_GROUP 32               /* sums that are added as a tree */
+#define GATE_GROUP 32 /* sums that are added as a tree */
 
 /* The forward adds the three sums of a row in an order that depends on the number of columns alone: vector c belongs to
  * slot c % GATE_SLOTS; a slot adds its vectors in order, column by column, with one fma each; slots of a group of
@@ -54,10 +60,10 @@ TGL_INLINE float gate_weight_at(const gate_weights *w, int kind, int is_zero_cen
 #define GATE_SLOTS 256
 
 typedef struct {
-    float hidden;                   /* columns of a row */
-    float scale;                    /* hidden^-0.5 */
+    float hidden; /* columns of a row */
+    float scale;  /* hidden^-0.5 */
     float eps, clamp_value;
-    int32_t sign_of_zero;           /* 0: the sign of 0 is 0; 1: its sign bit */
+    int32_t sign_of_zero; /* 0: the sign of 0 is 0; 1: its sign bit */
 } gate_numbers;
 
 TGL_INLINE float gate_rstd(const gate_numbers *n, float sum_of_squares)

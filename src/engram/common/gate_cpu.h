@@ -14,7 +14,7 @@
 TGL_DECLARE_FAST(gate_sums, tgl_gate_fast_sums, const gate_weights *w, int64_t hidden, int64_t h, const uint16_t *x,
                  const uint16_t *k);
 TGL_DECLARE_FAST(void, tgl_gate_results, const uint16_t *x, const uint16_t *v, float gate, bool has_residual,
-                 int64_t hidden, uint16_t *out);           /* out may be x */
+                 int64_t hidden, uint16_t *out); /* out may be x */
 
 /* ---- gate_bwd: row t, h; of grad_v, token t ---- */
 
@@ -26,7 +26,7 @@ static inline const uint16_t *gate_row_in(gate_in rows, int64_t t, int64_t h)
 {
     return rows.data + t * rows.token + h * rows.stream;
 }
-static inline uint16_t *gate_row_out(gate_out rows, int64_t t, int64_t h)   /* NULL: not wanted */
+static inline uint16_t *gate_row_out(gate_out rows, int64_t t, int64_t h) /* NULL: not wanted */
 {
     return rows.data ? rows.data + t * rows.token + h * rows.stream : NULL;
 }

@@ -11,8 +11,8 @@
 #include "engram/common/gate_cpu.h"
 #include "transpose/square.h"
 
-enum { PIECE = GATE_GROUP * GATE_VECTOR };          /* columns of a group, too */
-typedef float group[GATE_VECTOR][GATE_GROUP];       /* column i of vector j is at [i][j] */
+enum { PIECE = GATE_GROUP * GATE_VECTOR };    /* columns of a group, too */
+typedef float group[GATE_VECTOR][GATE_GROUP]; /* column i of vector j is at [i][j] */
 
 TGL_ALWAYS_INLINE void load_bf16(const uint16_t *from, group to)
 {

@@ -12,14 +12,14 @@ extern const tgl_params TGL_ENGRAM_GATE_PARAMS;
 
 /* Inputs that both directions take, with the sizes num_tokens, num_streams, hidden. */
 #define GATE_ROWS "bf16[num_tokens, num_streams, hidden]"
-#define GATE_INPUTS                                                                                      \
-    "hidden_states: " GATE_ROWS " rows, k: " GATE_ROWS " rows, v: bf16[num_tokens, hidden] rows,"        \
-    " weight_hidden: (bf16|f32 if weight_embed else f32)[num_streams, hidden] rows,"                     \
+#define GATE_INPUTS                                                                               \
+    "hidden_states: " GATE_ROWS " rows, k: " GATE_ROWS " rows, v: bf16[num_tokens, hidden] rows," \
+    " weight_hidden: (bf16|f32 if weight_embed else f32)[num_streams, hidden] rows,"              \
     " weight_embed: weight_hidden[num_streams, hidden]? rows, image_token_mask: bool[num_tokens]?"
 #define GATE_RULES "hidden in 1..2147483647, num_streams < 2^31, zero_centered needs weight_embed"
 
-gate_in tgl_gate_in(const DLTensor *t);             /* of two dimensions: one stream */
-gate_out tgl_gate_out(const DLTensor *t);           /* NULL: not wanted */
+gate_in tgl_gate_in(const DLTensor *t);   /* of two dimensions: one stream */
+gate_out tgl_gate_out(const DLTensor *t); /* NULL: not wanted */
 gate_weights tgl_gate_weights(const DLTensor *hidden, const DLTensor *embed, const tgl_engram_gate_params *params);
 gate_numbers tgl_gate_numbers(int64_t hidden, const tgl_engram_gate_params *params);
 

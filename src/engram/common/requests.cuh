@@ -15,7 +15,7 @@ static_assert(ID_BYTES == 4 || ID_BYTES == 8, "ID_BYTES is 4 or 8");
 static_assert(PAST >= PAST_NONE && PAST <= PAST_RING, "PAST is 0, 1 or 2");
 static_assert(PAST_BYTES == 4 || PAST_BYTES == 8 || (PAST_BYTES == 0 && PAST == PAST_NONE), "PAST_BYTES is 0, 4 or 8");
 
-#define REQUEST_ENTRIES 2               /* of a thread at a time */
+#define REQUEST_ENTRIES 2 /* of a thread at a time */
 
 /* Element i of integers of 4 or 8 bytes, if it is there, else 0. In two steps: the compiler puts a conversion next to
  * its load, behind a branch, and the loads that follow would wait for it. */
@@ -28,18 +28,21 @@ DEV loaded load_integer_if(const void *integers, i64 i, i32 bytes, bool is_there
 DEV i64 value_of(const loaded &v, i32 bytes) { return bytes == 8 ? (i64)((u64)v.high << 32 | v.low) : (i32)v.low; }
 
 /* A request that a token of the block is in, and behind its last token. */
-struct found_request { tgl_request r; i64 end; };
+struct found_request {
+    tgl_request r;
+    i64 end;
+};
 
 /* Requests that begin at tokens of the block, and the one that its first token is in, behind them. With HAS_FACTS, for
  * find_request(); find_place() needs none. */
 template <int THREADS, bool HAS_FACTS = false> struct request_scratch {
     enum { FACTS = HAS_FACTS ? THREADS + 1 : 1 };
-    i64 warp_max[(THREADS / 32 + 1) / 2 * 2];   /* loads of 16 bytes read nothing that others write */
+    i64 warp_max[(THREADS / 32 + 1) / 2 * 2]; /* loads of 16 bytes read nothing that others write */
     i64 base_begin, slot[FACTS], end[FACTS];
     i32 warp_last[THREADS / 32], number[THREADS + 1], start[FACTS], reach[FACTS];
 };
 
-DEV i64 warp_scan_max(i64 v, int lane)  /* the largest up to this lane */
+DEV i64 warp_scan_max(i64 v, int lane) /* the largest up to this lane */
 {
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {
@@ -55,7 +58,7 @@ template <int THREADS, bool HAS_FACTS>
 DEV void note_requests(const tgl_windows &w, i64 first, request_scratch<THREADS, HAS_FACTS> &s)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (int)blockDim.x / 32;
-    const i64 end = first + blockDim.x, none = (i64)1 << 62;    /* past all tokens */
+    const i64 end = first + blockDim.x, none = (i64)1 << 62; /* past all tokens */
     i64 carry = 0;
     s.number[threadIdx.x] = -1;
     if (threadIdx.x == 0) s.number[THREADS] = -1, s.base_begin = 0;
@@ -80,7 +83,7 @@ DEV void note_requests(const tgl_windows &w, i64 first, request_scratch<THREADS,
         for (int j = 0; j < REQUEST_ENTRIES; j++)
             if (entry[j] != none) largest = max(largest, entry[j]);
         const i64 scanned = warp_scan_max(largest, lane), left = __shfl_up_sync(FULL, scanned, 1);
-        __syncthreads();                /* s.number is set, warp_max was read */
+        __syncthreads(); /* s.number is set, warp_max was read */
         if (lane == 31) s.warp_max[warp] = scanned;
         __syncthreads();
         i64 so_far = lane > 0 ? max(carry, left) : carry;
@@ -93,7 +96,7 @@ DEV void note_requests(const tgl_windows &w, i64 first, request_scratch<THREADS,
         for (int j = 0; j < REQUEST_ENTRIES; j++) {
             if (entry[j] == none) continue;
             so_far = max(so_far, entry[j]);
-            if (entry[j + 1] <= so_far || entry[j + 1] <= first || so_far >= end) continue;   /* no token here */
+            if (entry[j + 1] <= so_far || entry[j + 1] <= first || so_far >= end) continue; /* no token here */
             const u32 at = so_far > first ? (u32)(so_far - first) : THREADS;
             if (at == THREADS) s.base_begin = so_far;
             s.number[at] = (i32)(mine + j);

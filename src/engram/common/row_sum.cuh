@@ -6,7 +6,7 @@
 
 #include "device/ptx.cuh"
 
-enum { ROW_SUM_VECTOR = 8, ROW_SUM_GROUP = 32 };        /* columns of a vector, vectors of a group */
+enum { ROW_SUM_VECTOR = 8, ROW_SUM_GROUP = 32 }; /* columns of a vector, vectors of a group */
 
 /* The sum of a group, a vector per lane, in all lanes; adding is commutative, so all have the same bits. */
 DEV float group_sum(float sum)

@@ -9,11 +9,15 @@
 #include "engram/common/windows.h"
 
 #define CONV_MAX_TAPS 64
-#define CONV_VECTOR 8               /* columns of a vector, the last one of a row maybe shorter */
-#define CONV_GROUP 32               /* vectors whose sums are added as a tree */
+#define CONV_VECTOR 8 /* columns of a vector, the last one of a row maybe shorter */
+#define CONV_GROUP 32 /* vectors whose sums are added as a tree */
 
 /* f32 or bf16 */
-typedef struct { const void *data; int64_t stride; int32_t is_bf16; } conv_weights;
+typedef struct {
+    const void *data;
+    int64_t stride;
+    int32_t is_bf16;
+} conv_weights;
 
 TGL_INLINE float conv_weight_at(const conv_weights *w, int64_t i)
 {
@@ -21,9 +25,9 @@ TGL_INLINE float conv_weight_at(const conv_weights *w, int64_t i)
 }
 
 typedef struct {
-    float hidden;                   /* columns of a row */
+    float hidden; /* columns of a row */
     float eps;
-    int32_t is_zero_centered;       /* norm_weight is stored minus 1 */
+    int32_t is_zero_centered; /* norm_weight is stored minus 1 */
     int32_t has_activation, adds_input;
 } conv_numbers;
 

@@ -52,7 +52,7 @@ DEV void run_row(const args &a, const tgl_request &r, bool is_alive, bool writes
                  float *groups)
 {
     const int last = a.kernel_size - 1;
-    __syncthreads();                                        /* taps have been read */
+    __syncthreads(); /* taps have been read */
 #pragma unroll 1
     for (int j = 0; is_alive && j <= last; j++) {
         const tap made = tap_at(a, r, t - (i64)(last - j) * a.dilation, h, groups);
@@ -114,8 +114,7 @@ DEV void run(const args &a)
         }
     if (writes && !is_apart && depth == 0)
 #pragma unroll 1
-        for (i64 i = max((i64)0, q - w.ring_size); i < q; i++)
-            store_ring(a, r, i, tap_at(a, r, t + i, h, groups), h);
+        for (i64 i = max((i64)0, q - w.ring_size); i < q; i++) store_ring(a, r, i, tap_at(a, r, t + i, h, groups), h);
 }
 
 #endif

@@ -7,8 +7,11 @@
 
 sinkhorn_matrix tgl_sinkhorn_matrix_of(const DLTensor *matrix, const DLTensor *row_scale, const DLTensor *col_scale)
 {
-    sinkhorn_matrix m = { .matrix = tgl_data(matrix), .col_scale = tgl_data(col_scale),
-                          .row_scale = tgl_data(row_scale), .num_rows = matrix->shape[0], .dim = matrix->shape[1] };
+    sinkhorn_matrix m = { .matrix = tgl_data(matrix),
+                          .col_scale = tgl_data(col_scale),
+                          .row_scale = tgl_data(row_scale),
+                          .num_rows = matrix->shape[0],
+                          .dim = matrix->shape[1] };
     if (m.num_rows > 1) m.row_stride = tgl_stride(matrix, 0);
     m.has_vectors = (uintptr_t)m.matrix % 16 == 0 && m.row_stride % 4 == 0 && m.dim % 4 == 0;
     return m;
@@ -20,7 +23,7 @@ float tgl_sinkhorn_row_norm(const sinkhorn_matrix *m, int64_t row)
 {
     const float *x = m->dim ? m->matrix + row * m->row_stride : NULL, *col_scale = m->col_scale;
     const float row_scale = m->row_scale[row];
-    int width = 1;              /* sums past the last column are 0 and change nothing */
+    int width = 1; /* sums past the last column are 0 and change nothing */
     while (width < SINKHORN_SUMS && width < m->dim) width *= 2;
     float sums[SINKHORN_SUMS];
     for (int q = 0; q < width; q++) sums[q] = 0;
@@ -72,5 +75,6 @@ tgl_shape tgl_sinkhorn_shape(int64_t dim, int64_t blocks, const tgl_target *targ
 {
     const int threads = tgl_sinkhorn_threads(dim);
     return (tgl_shape){ { tgl_strided_grid(blocks, (int64_t)SINKHORN_SM_BLOCKS(threads) * target->num_sms) },
-                        .block = threads, .shared_bytes = (int64_t)16 * threads * tgl_sinkhorn_vectors(dim) };
+                        .block = threads,
+                        .shared_bytes = (int64_t)16 * threads * tgl_sinkhorn_vectors(dim) };
 }

@@ -25,14 +25,17 @@ static_assert(THREADS == SINKHORN_MAX_THREADS || VECTORS == 1, "few threads have
 
 enum {
     WARPS = THREADS / 32,
-    WIDTH = 4 * THREADS,                            /* columns of a step */
+    WIDTH = 4 * THREADS, /* columns of a step */
     HELD = VECTORS ? VECTORS : 1,
     ROWS = SINKHORN_ROWS(THREADS, VECTORS)
 };
 static_assert(32 % ROWS == 0, "a lane has the scale of one row");
 
 /* Lane r < ROWS of every warp has the scale of row r. */
-struct batch { float4 m[ROWS][HELD]; float row_scale; };
+struct batch {
+    float4 m[ROWS][HELD];
+    float row_scale;
+};
 typedef float partial_sums[WARPS][ROWS];
 
 /* `left` columns are there. HAS_VECTORS is m.has_vectors, decided once for many: branches between loads would keep the

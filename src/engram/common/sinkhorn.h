@@ -12,7 +12,7 @@
 
 #define SINKHORN_SUMS 1024
 #define SINKHORN_MAX_THREADS (SINKHORN_SUMS / 4)
-#define SINKHORN_MAX_VECTORS 8          /* of 4 columns, of a thread: longer rows are read twice */
+#define SINKHORN_MAX_VECTORS 8 /* of 4 columns, of a thread: longer rows are read twice */
 
 /* Rows that a block has at once, by threads and vectors: 16 kB are on their way while it works on as many, and
  * registers hold both. */
@@ -31,20 +31,24 @@ typedef struct {
     const float *matrix, *col_scale;
     float *row_scale;
     int64_t row_stride, num_rows, dim;
-    int32_t has_vectors;                /* rows of `matrix` (and `out`) are aligned to 16 bytes */
+    int32_t has_vectors; /* rows of `matrix` (and `out`) are aligned to 16 bytes */
 } sinkhorn_matrix;
 
 typedef struct {
     sinkhorn_matrix m;
     float *row_norm, *partial;
-    float *sumsq;                       /* NULL: partial rows only */
-    uint32_t *workspace;                /* SINKHORN_BARRIER_WORDS */
-    int64_t num_partials, chunk;        /* partial row p is of rows p * chunk .. p * chunk + chunk - 1 */
+    float *sumsq;                /* NULL: partial rows only */
+    uint32_t *workspace;         /* SINKHORN_BARRIER_WORDS */
+    int64_t num_partials, chunk; /* partial row p is of rows p * chunk .. p * chunk + chunk - 1 */
     float eps;
 } sinkhorn_step_args;
 #define SINKHORN_BARRIER_WORDS 3
 
-typedef struct { const float *partial; float *sumsq; int64_t stride, num_partials, dim; } sinkhorn_reduce_args;
+typedef struct {
+    const float *partial;
+    float *sumsq;
+    int64_t stride, num_partials, dim;
+} sinkhorn_reduce_args;
 
 typedef struct {
     sinkhorn_matrix m;

@@ -22,7 +22,7 @@ template <int BLOCK, int COLUMNS> DEV void reduce_columns(const sinkhorn_reduce_
 #pragma unroll
         for (int i = 0; i < SINKHORN_LOADS; i++)
             value[i] = is_there && row + i * STEP < rows ? from[(row + i * STEP) * a.stride] : 0;
-        __syncthreads();                        /* the tile before has been added */
+        __syncthreads(); /* the tile before has been added */
 #pragma unroll
         for (int i = 0; i < SINKHORN_LOADS; i++) tile[(row + i * STEP) * COLUMNS + column] = value[i];
         __syncthreads();

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #endif
 
-#define REQUEST_SCRATCH_BYTES (COLUMN_THREADS * 29 + 64)    /* of shared memory, at most: request_scratch */
+#define REQUEST_SCRATCH_BYTES (COLUMN_THREADS * 29 + 64) /* of shared memory, at most: request_scratch */
 
 #define PAST_NONE 0
 #define PAST_HISTORY 1
@@ -25,13 +25,13 @@ typedef struct {
     int64_t num_tokens, num_requests, vocabulary, num_slots;
     int64_t id_stride, history_stride, ring_stride;
     int64_t pad_id, stop_id, null_slot;
-    uint64_t ring_reciprocal;   /* (2^64 - 1) / ring_size, rounded down */
+    uint64_t ring_reciprocal; /* (2^64 - 1) / ring_size, rounded down */
     int32_t max_ngram, ring_size;
     int32_t id_bytes, cu_bytes, start_bytes, slot_bytes, past_bytes;
-    int32_t past;       /* ids before a chunk: PAST_HISTORY, PAST_RING; PAST_NONE: there are none */
+    int32_t past; /* ids before a chunk: PAST_HISTORY, PAST_RING; PAST_NONE: there are none */
     bool has_stop_id, has_null_slot, is_newest_first, writes_ring;
-    bool keeps_ids;     /* ngram_windows: ids that the map has not are as any; else such a token is dead */
-    bool hash_dead;     /* the window of a token that is dead is hashed: it is all pad */
+    bool keeps_ids; /* ngram_windows: ids that the map has not are as any; else such a token is dead */
+    bool hash_dead; /* the window of a token that is dead is hashed: it is all pad */
 } tgl_windows;
 
 /* Where a token is: in request `number`, whose chunk begins at token `begin`. -1, or past the last: in none. */
@@ -39,8 +39,8 @@ typedef struct { int64_t number, begin; } tgl_place;
 
 typedef struct {
     tgl_place place;
-    int64_t slot, start;        /* its row in the ring, -1: none; the ring's entry of its first token */
-    int32_t reach;              /* tokens before the chunk that a window may have */
+    int64_t slot, start; /* its row in the ring, -1: none; the ring's entry of its first token */
+    int32_t reach;       /* tokens before the chunk that a window may have */
 } tgl_request;
 
 /* An entry of cu_seqlens as it counts, but for the larger one of an entry before it. */
@@ -110,7 +110,10 @@ TGL_INLINE tgl_request tgl_request_at(const tgl_windows *w, tgl_place place)
 }
 
 /* A request and its tokens, begin .. end - 1. Before the first, number is -1; behind the last it is num_requests. */
-typedef struct { tgl_place place; int64_t end; } tgl_span;
+typedef struct {
+    tgl_place place;
+    int64_t end;
+} tgl_span;
 #define NO_END ((int64_t)0x7fffffffffffffff)
 
 TGL_INLINE tgl_span tgl_first_span(const tgl_windows *w)
@@ -148,7 +151,7 @@ TGL_INLINE int64_t tgl_past_index(const tgl_windows *w, const tgl_request *r, in
 {
     if (w->past == PAST_HISTORY)
         return r->place.number * w->history_stride + (w->is_newest_first ? a - 1 : w->max_ngram - 1 - a);
-    const int64_t entry = r->start - a < 0 ? r->start - a + w->ring_size : r->start - a;    /* a <= ring_size */
+    const int64_t entry = r->start - a < 0 ? r->start - a + w->ring_size : r->start - a; /* a <= ring_size */
     return r->slot * w->ring_stride + entry;
 }
 TGL_INLINE int64_t tgl_past_id_at(const tgl_windows *w, const tgl_request *r, int64_t a)

@@ -10,8 +10,7 @@
 static inline tgl_status tgl_check_requests(const DLTensor *cu_seqlens, int64_t num_requests, bool has_requests)
 {
     if (cu_seqlens || !has_requests || num_requests == 1) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT, "cu_seqlens: is NULL, want a tensor with %lld requests",
-                    (long long)num_requests);
+    return tgl_fail(TGL_ERR_ARGUMENT, "cu_seqlens: is NULL, want a tensor with %lld requests", (long long)num_requests);
 }
 
 static inline const void *tgl_data_of(const DLTensor *t) { return t ? tgl_data(t) : NULL; }

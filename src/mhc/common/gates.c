@@ -32,7 +32,11 @@ static tgl_status cpu_fwd(const void *context)
 
 /* ---- backward, CPU ---- */
 
-typedef struct { const gates_bwd_args *a; int64_t comb_stride; double (*sums)[2]; } backward;
+typedef struct {
+    const gates_bwd_args *a;
+    int64_t comb_stride;
+    double (*sums)[2];
+} backward;
 
 static float slope_at(const backward *b, int64_t t, int column)
 {
@@ -51,8 +55,7 @@ static void run_tokens_bwd(const void *context, int64_t begin, int64_t end)
     const int columns = gates_columns(a->num_streams, a->num_groups);
     for (int64_t t = begin; t < end; t++)
         for (int j = 0; j < columns; j++)
-            a->grad_mixes[t * columns + j] =
-                tgl_one_nan(slope_at(b, t, j) * a->scale[gates_group(j, a->num_streams)]);
+            a->grad_mixes[t * columns + j] = tgl_one_nan(slope_at(b, t, j) * a->scale[gates_group(j, a->num_streams)]);
 }
 
 static void run_columns(const void *context, int64_t begin, int64_t end)
@@ -84,7 +87,7 @@ tgl_status tgl_gates_bwd_on_cpu(const gates_bwd_args *a, int64_t comb_stride)
     double sums[GATES_MAX_COLUMNS][2], of_scale[3] = { 0, 0, 0 };
     const backward b = { a, comb_stride, sums };
     TGL_TRY(tgl_parallel_rows(columns, tgl_saturating_product(24, a->num_tokens), run_columns, &b));
-    TGL_TRY(tgl_parallel_rows(a->num_tokens, 24 * columns, run_tokens_bwd, &b));    /* last: maybe over grad_out[2] */
+    TGL_TRY(tgl_parallel_rows(a->num_tokens, 24 * columns, run_tokens_bwd, &b)); /* last: maybe over grad_out[2] */
     for (int j = 0; j < columns; j++) {
         a->grad_base[j] = tgl_one_nan((float)sums[j][0]);
         of_scale[gates_group(j, n)] += sums[j][1];
@@ -104,8 +107,8 @@ static tgl_status cpu_bwd(const void *context)
 static int plan_fwd(const void *context, tgl_kernel *kernels)
 {
     const gates_fwd_args *a = context;
-    kernels[0] = (tgl_kernel){ "mhc/pre_split_mixes_fwd",
-                               { { "STREAMS", a->num_streams }, { "GROUPS", a->num_groups } } };
+    kernels[0] =
+        (tgl_kernel){ "mhc/pre_split_mixes_fwd", { { "STREAMS", a->num_streams }, { "GROUPS", a->num_groups } } };
     return 1;
 }
 
@@ -122,8 +125,8 @@ const tgl_op TGL_GATES_FWD = { cpu_fwd, plan_fwd, { { .shape = shape_fwd } } };
 static int plan_bwd(const void *context, tgl_kernel *kernels)
 {
     const gates_bwd_args *a = context;
-    kernels[0] = (tgl_kernel){ "mhc/pre_split_mixes_bwd",
-                               { { "STREAMS", a->num_streams }, { "GROUPS", a->num_groups } } };
+    kernels[0] =
+        (tgl_kernel){ "mhc/pre_split_mixes_bwd", { { "STREAMS", a->num_streams }, { "GROUPS", a->num_groups } } };
     return 1;
 }
 
@@ -131,7 +134,7 @@ static int64_t chunks_of(int64_t num_tokens) { return tgl_ceil_div(num_tokens, G
 
 tgl_shape tgl_gates_bwd_shape(const gates_bwd_args *a, int block, int64_t shared_bytes, const void *args, size_t size)
 {
-    const int64_t grid = tgl_strided_grid(tgl_max(1, chunks_of(a->num_tokens)), INT32_MAX);     /* sums of none, too */
+    const int64_t grid = tgl_strided_grid(tgl_max(1, chunks_of(a->num_tokens)), INT32_MAX); /* sums of none, too */
     return tgl_shape_with((tgl_shape){ { grid }, .block = block, .shared_bytes = shared_bytes }, args, size);
 }
 static tgl_shape shape_bwd(void *context, const tgl_target *target)
@@ -168,11 +171,16 @@ tgl_status tgl_gates_take_grads(gates_bwd_args *a, const DLTensor *const *tensor
         if (tensors[GRAD_PRE + i] && num_streams != n)
             return tgl_fail(TGL_ERR_ARGUMENT, "%s: shape is [..., %lld], want [..., %d]", names[i],
                             (long long)num_streams, n);
-    *a = (gates_bwd_args){ .mixes = tgl_data(tensors[MIXES]), .scale = tgl_data(tensors[SCALE]),
-                           .base = tgl_data(tensors[BASE]), .grad_mixes = tgl_data(tensors[GRAD_MIXES]),
-                           .grad_scale = tgl_data(tensors[GRAD_SCALE]), .grad_base = tgl_data(tensors[GRAD_BASE]),
-                           .num_tokens = num_tokens, .row_stride = num_tokens > 1 ? tgl_stride(tensors[MIXES], 0) : 0,
-                           .num_streams = n, .num_groups = num_groups,
+    *a = (gates_bwd_args){ .mixes = tgl_data(tensors[MIXES]),
+                           .scale = tgl_data(tensors[SCALE]),
+                           .base = tgl_data(tensors[BASE]),
+                           .grad_mixes = tgl_data(tensors[GRAD_MIXES]),
+                           .grad_scale = tgl_data(tensors[GRAD_SCALE]),
+                           .grad_base = tgl_data(tensors[GRAD_BASE]),
+                           .num_tokens = num_tokens,
+                           .row_stride = num_tokens > 1 ? tgl_stride(tensors[MIXES], 0) : 0,
+                           .num_streams = n,
+                           .num_groups = num_groups,
                            .numbers = tgl_mhc_gates(params) };
     for (int i = 0; i < 3; i++) a->grad_out[i] = tensors[GRAD_PRE + i] ? tgl_data(tensors[GRAD_PRE + i]) : NULL;
     return TGL_OK;

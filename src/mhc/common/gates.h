@@ -7,10 +7,10 @@
 #include "mhc/common/mhc.h"
 
 #define GATES_THREADS 256
-#define GATES_CHUNK 64              /* tokens whose gradients are added in f32; chunks are added in f64 */
-#define GATES_STRANDS 16            /* of a chunk's tokens */
-#define GATES_CHUNK_STRANDS 8       /* of chunks */
-#define GATES_BWD_LANES(columns) ((columns) <= 32 ? 16 : 8)     /* of a column: each has a strand or two of a chunk */
+#define GATES_CHUNK 64        /* tokens whose gradients are added in f32; chunks are added in f64 */
+#define GATES_STRANDS 16      /* of a chunk's tokens */
+#define GATES_CHUNK_STRANDS 8 /* of chunks */
+#define GATES_BWD_LANES(columns) ((columns) <= 32 ? 16 : 8) /* of a column: each has a strand or two of a chunk */
 #define GATES_BWD_THREADS(columns) ((GATES_BWD_LANES(columns) * (columns) + 31) / 32 * 32)
 #define GATES_MAX_COLUMNS (MHC_MAX_STREAMS * (MHC_MAX_STREAMS + 2))
 
@@ -22,7 +22,7 @@ TGL_INLINE int gates_group(int column, int n) { return column < n ? 0 : column <
 TGL_INLINE float gates_of(const gates_numbers *g, int group, float z)
 {
     if (group == 2) return tgl_one_nan(z);
-    const float s = mhc_sigmoid(z);             /* once: a kernel's first run waits for its code */
+    const float s = mhc_sigmoid(z); /* once: a kernel's first run waits for its code */
     return tgl_one_nan(group == 0 ? mhc_pre_gate(s, g->pre_eps) : mhc_post_gate(s, g->post_mult, g->post_eps));
 }
 /* The gradient of z, from that of the gate. */
@@ -40,8 +40,8 @@ TGL_INLINE double gates_chunk_tree(const double *l, int stride)
 
 typedef struct {
     const float *mixes, *scale, *base;
-    float *out[3];                              /* of each group: [num_tokens, n or n * n], packed */
-    int64_t num_tokens, row_stride;             /* of mixes, in elements */
+    float *out[3];                  /* of each group: [num_tokens, n or n * n], packed */
+    int64_t num_tokens, row_stride; /* of mixes, in elements */
     int32_t num_streams, num_groups;
     gates_numbers numbers;
 } gates_fwd_args;
@@ -51,12 +51,12 @@ typedef struct {
  * (g * mix by fma), then strands as a tree. Chunk c belongs to strand c % GATES_CHUNK_STRANDS: the same in f64. Of
  * grad_scale then the columns in order, in f64. */
 typedef struct {
-    const float *grad_out[3];                   /* NULL: zero */
+    const float *grad_out[3]; /* NULL: zero */
     const float *mixes, *scale, *base;
     float *grad_mixes, *grad_scale, *grad_base;
     int64_t num_tokens, row_stride;
-    uint32_t *started;                          /* blocks; 0 before and after */
-    uint32_t *partial;                          /* [chunks][2][columns]: sums of g, of g * mix; 0 before and after */
+    uint32_t *started; /* blocks; 0 before and after */
+    uint32_t *partial; /* [chunks][2][columns]: sums of g, of g * mix; 0 before and after */
     int32_t num_streams, num_groups;
     gates_numbers numbers;
 } gates_bwd_args;

@@ -12,14 +12,24 @@
 
 static_assert(STREAMS >= 1 && STREAMS <= MHC_MAX_STREAMS && GROUPS >= 1 && GROUPS <= 3, "a macro is out of range");
 
-enum { COLUMNS = GROUPS == 3 ? STREAMS * (STREAMS + 2) : GROUPS * STREAMS, SUMS = 2 * COLUMNS,
-       LANES = GATES_BWD_LANES(COLUMNS), STRANDS = GATES_STRANDS / LANES,
-       TOKENS = GATES_CHUNK / LANES,    /* of a lane, which has them of STRANDS strands in turn */
-       LOADS = 16 /* of chunks, in flight: all of 8192 tokens */ };
+enum {
+    COLUMNS = GROUPS == 3 ? STREAMS * (STREAMS + 2) : GROUPS * STREAMS,
+    SUMS = 2 * COLUMNS,
+    LANES = GATES_BWD_LANES(COLUMNS),
+    STRANDS = GATES_STRANDS / LANES,
+    TOKENS = GATES_CHUNK / LANES, /* of a lane, which has them of STRANDS strands in turn */
+    LOADS = 16                    /* of chunks, in flight: all of 8192 tokens */
+};
 static_assert(GATES_STRANDS == 16 && GATES_CHUNK_STRANDS == 8 && THREADS % 32 == 0, "as the sums are added");
 
 /* What does not depend on the chunk: a thread's column. */
-struct column { const float *grad; i64 grad_stride; float scale, base; int j, group; bool is_there; };
+struct column {
+    const float *grad;
+    i64 grad_stride;
+    float scale, base;
+    int j, group;
+    bool is_there;
+};
 
 /* thread: of as many as all columns have */
 DEV struct column column_of(const gates_bwd_args &a, int thread)
@@ -55,7 +65,7 @@ DEV void run_chunk(const gates_bwd_args &a, const struct column &c, i64 first, i
     const int lane = (int)threadIdx.x % LANES;
     float d[TOKENS], m[TOKENS], of_base[STRANDS] = { 0 }, of_scale[STRANDS] = { 0 };
 #pragma unroll
-    for (int i = 0; i < TOKENS; i++) {          /* all loads before the first use */
+    for (int i = 0; i < TOKENS; i++) { /* all loads before the first use */
         const int t = lane + i * LANES;
         d[i] = m[i] = 0;
         if (t < count && c.is_there) {

@@ -21,7 +21,7 @@
 #define MHC_KEEP_LOOP
 #endif
 
-TGL_INLINE float mhc_tree(const float *l, int n)        /* n <= 8 */
+TGL_INLINE float mhc_tree(const float *l, int n) /* n <= 8 */
 {
     const float l1 = n > 1 ? l[1] : 0.0f, l2 = n > 2 ? l[2] : 0.0f, l3 = n > 3 ? l[3] : 0.0f;
     if (n <= 1) return l[0];
@@ -83,7 +83,7 @@ TGL_INLINE float mhc_gate_slope(float z, float d)
  * A[i][o] /= sum over i of A[i][o] + eps, is 1 / v[o] = eps / v[o] + sum over i of E[i][o] * u[i]: with w = 1 / v a few
  * fma and a reciprocal. Rows likewise with p = 1 / u. */
 typedef struct {
-    float e[MHC_MAX_STREAMS][MHC_MAX_STREAMS];                  /* logits, then E */
+    float e[MHC_MAX_STREAMS][MHC_MAX_STREAMS]; /* logits, then E */
     float u[MHC_MAX_STREAMS], v[MHC_MAX_STREAMS], p[MHC_MAX_STREAMS], w[MHC_MAX_STREAMS];
 } mhc_matrix;
 
@@ -98,7 +98,7 @@ TGL_INLINE float mhc_softmax(float *row, int n)
     return mhc_rcp(mhc_tree(row, n));
 }
 
-TGL_INLINE void mhc_sinkhorn_row(float *row, int n, float eps)         /* logits to a row of E */
+TGL_INLINE void mhc_sinkhorn_row(float *row, int n, float eps) /* logits to a row of E */
 {
     const float rcp = mhc_softmax(row, n);
     MHC_UNROLL
@@ -145,7 +145,7 @@ TGL_INLINE void mhc_sinkhorn_repeat(mhc_matrix *m, int n, float eps)
     mhc_rcps(m->w, n, m->v);
 }
 
-TGL_INLINE void mhc_sinkhorn_steps(mhc_matrix *m, int n, int repeat, float eps)        /* repeat >= 1 */
+TGL_INLINE void mhc_sinkhorn_steps(mhc_matrix *m, int n, int repeat, float eps) /* repeat >= 1 */
 {
     mhc_sinkhorn_begin(m, n, eps);
     MHC_KEEP_LOOP
@@ -153,7 +153,7 @@ TGL_INLINE void mhc_sinkhorn_steps(mhc_matrix *m, int n, int repeat, float eps) 
 }
 TGL_INLINE float mhc_sinkhorn_product(float e, float u, float v) { return (e * u) * v; }
 
-TGL_INLINE void mhc_sinkhorn(mhc_matrix *m, int n, int repeat, float eps)       /* e: logits, then the result */
+TGL_INLINE void mhc_sinkhorn(mhc_matrix *m, int n, int repeat, float eps) /* e: logits, then the result */
 {
     mhc_sinkhorn_logits(m, n, eps);
     mhc_sinkhorn_steps(m, n, repeat, eps);

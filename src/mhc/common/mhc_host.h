@@ -13,8 +13,8 @@ extern const tgl_params TGL_MHC_PARAMS;
 static inline void *tgl_data_or_null(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
 
 /* Fields of tgl_mhc_params in a signature, and their values with defaults. */
-#define MHC_SINKHORN                                                                                      \
-    "has_sinkhorn_eps: bool, sinkhorn_eps: float >= 0 with has_sinkhorn_eps,"                             \
+#define MHC_SINKHORN                                                          \
+    "has_sinkhorn_eps: bool, sinkhorn_eps: float >= 0 with has_sinkhorn_eps," \
     " sinkhorn_repeat: int in 0..2147483647 = 20"
 #define MHC_PRE "has_pre_eps: bool, pre_eps: float >= 0 with has_pre_eps"
 #define MHC_POST "has_post_mult: bool, post_mult: float >= 0 with has_post_mult, post_eps: float >= 0"

@@ -13,7 +13,7 @@ DEV uint4 split_finite_columns(const float (&columns)[4], float &odd)
     u32 hi[4], lo[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        const u32 rounded = __float_as_uint(columns[i]) + 0x1000;       /* TF32 in the upper 19 bits */
+        const u32 rounded = __float_as_uint(columns[i]) + 0x1000; /* TF32 in the upper 19 bits */
         hi[i] = rounded & 0xffff0000u;
         const float rest = __uint_as_float(rounded & 0xffffe000u) - __uint_as_float(hi[i]);
         odd = fmaf(columns[i], rest, odd);

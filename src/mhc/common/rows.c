@@ -3,7 +3,7 @@
 
 float tgl_rows_dot(const uint16_t *a, const uint16_t *b, int64_t count)
 {
-    float whole[64] = { 0 };            /* sums of 2^l units, if bit l of `units` is set */
+    float whole[64] = { 0 }; /* sums of 2^l units, if bit l of `units` is set */
     int64_t units = 0;
     for (int64_t first = 0; first < count; first += ROWS_UNIT, units++) {
         float sum = 0;
@@ -18,7 +18,7 @@ float tgl_rows_dot(const uint16_t *a, const uint16_t *b, int64_t count)
         while (units >> level > 1) level++;
         return whole[level];
     }
-    float sum = 0;                      /* what is missing on the right is +0 */
+    float sum = 0; /* what is missing on the right is +0 */
     for (int level = 0; units >> level; level++)
         if (units >> level & 1) sum = whole[level] + sum;
     return sum;

@@ -52,7 +52,7 @@ DEV uint4 load_own_unit(const u16 *row, i64 first, i64 hidden)
 DEV void store_unit(u16 *row, i64 first, i64 hidden, const uint4 &v)
 {
 #if HAS_VECTORS
-    store_u32x4(row + first, v);        /* streaming stores were 2 to 3 % slower on an H200, 4096 x 7168 */
+    store_u32x4(row + first, v); /* streaming stores were 2 to 3 % slower on an H200, 4096 x 7168 */
 #else
     const u32 words[] = { v.x, v.y, v.z, v.w };
 #pragma unroll
@@ -111,7 +111,7 @@ template <int COUNT> DEV int warp_trees(float (&v)[COUNT], int lane, float &sum)
 enum { ROWS_WARPS = ROWS_SPAN / 32, ROWS_LEVELS = 32 };
 template <int COUNT> struct row_sums {
     float of_warp[COUNT][ROWS_WARPS];
-    float whole[ROWS_LEVELS][COUNT];        /* of 2^l spans */
+    float whole[ROWS_LEVELS][COUNT]; /* of 2^l spans */
 };
 
 /* For a group of 32 units that has none. */
@@ -137,7 +137,7 @@ DEV void add_span(row_sums<COUNT> &s, i64 span, i64 num_spans, float *to, float 
 #pragma unroll 1
             for (; span >> level & 1; level++) sum = s.whole[level][v] + sum;
             if (span + 1 < num_spans) s.whole[level][v] = sum;
-            else {                          /* spans before it that are not in it, and +0 for those that are missing */
+            else { /* spans before it that are not in it, and +0 for those that are missing */
                 const i64 all = num_spans;
                 if (all & (all - 1)) {
                     sum = sum + 0.0f;

@@ -10,13 +10,19 @@
 #include "mhc/common/mhc.h"
 
 #define ROWS_UNIT 8
-#define ROWS_SPAN 1024              /* units that a block sums at a time */
-#define ROWS_MAX_THREADS 256       /* of a block that has a token */
-#define ROWS_COLUMN_THREADS 256    /* of a block that has columns of tokens */
+#define ROWS_SPAN 1024          /* units that a block sums at a time */
+#define ROWS_MAX_THREADS 256    /* of a block that has a token */
+#define ROWS_COLUMN_THREADS 256 /* of a block that has columns of tokens */
 
 /* bf16; strides in elements, 0 where a dimension has size 1. Rows of one stream: stream is 0. */
-typedef struct { const uint16_t *data; int64_t token, stream; } rows_in;
-typedef struct { uint16_t *data; int64_t token, stream; } rows_out;
+typedef struct {
+    const uint16_t *data;
+    int64_t token, stream;
+} rows_in;
+typedef struct {
+    uint16_t *data;
+    int64_t token, stream;
+} rows_out;
 
 /* ---- columns ---- x and d are those of all streams in a column. */
 

@@ -72,7 +72,7 @@ static inline tgl_shape tgl_rows_shape(int64_t num_tokens, int64_t hidden)
 /* A block a token, of at most ROWS_MAX_THREADS threads: as few warps as take the same number of sweeps. */
 static inline tgl_shape tgl_rows_token_shape(int64_t num_tokens, int64_t hidden)
 {
-    const int64_t warps = tgl_max(1, tgl_ceil_div(hidden, ROWS_UNIT * 32));     /* without columns sums are 0 */
+    const int64_t warps = tgl_max(1, tgl_ceil_div(hidden, ROWS_UNIT * 32)); /* without columns sums are 0 */
     const int64_t sweeps = tgl_ceil_div(warps, ROWS_MAX_THREADS / 32);
     return (tgl_shape){ { tgl_strided_grid(num_tokens, INT32_MAX) }, .block = (int)tgl_ceil_div(warps, sweeps) * 32 };
 }

@@ -11,12 +11,12 @@
 #include "numerics/rank.h"
 
 enum { TGL_BEST_MAX = 1024, TGL_BEST_POOL = 2 * TGL_BEST_MAX, TGL_BEST_BLOCK = 32 };
-#define TGL_ALL_RANKS UINT64_MAX        /* a limit above every rank */
+#define TGL_ALL_RANKS UINT64_MAX /* a limit above every rank */
 
 typedef struct {
-    uint64_t ranks[TGL_BEST_POOL + TGL_BEST_BLOCK];     /* at the end the sorted list, then garbage */
-    uint64_t limit, worst;              /* only ranks between these get in */
-    int size, num_ranks;                /* worst and num_ranks: only best_fast.c, long lists */
+    uint64_t ranks[TGL_BEST_POOL + TGL_BEST_BLOCK]; /* at the end the sorted list, then garbage */
+    uint64_t limit, worst;                          /* only ranks between these get in */
+    int size, num_ranks;                            /* worst and num_ranks: only best_fast.c, long lists */
 } tgl_best;
 
 /* The best `size` ranks (1 .. TGL_BEST_MAX) below `limit` of scores[0 .. num_scores - 1]. There must be

@@ -8,9 +8,9 @@
 enum {
     BLOCK = TGL_BEST_BLOCK,
     CHAINS = 16,
-    FEW = 12,                   /* lists up to this size: the maxima of CHAINS chains are a good bound */
+    FEW = 12, /* lists up to this size: the maxima of CHAINS chains are a good bound */
     MANY_CHAINS = 64,
-    SHORT = 48                  /* up to this size: those of MANY_CHAINS */
+    SHORT = 48 /* up to this size: those of MANY_CHAINS */
 };
 
 /* A bit per score that is not below the bound; set for NaN. */
@@ -32,8 +32,7 @@ static uint32_t above(float bound, const float *scores, int num_scores)
 /* Maxima of chains: score i belongs to chain i % num_chains. NaN is ignored. */
 TGL_ALWAYS_INLINE void raise(float *restrict max, const float *restrict scores, int num_scores)
 {
-    for (int i = 0; i < num_scores; i++)
-        max[i] = tgl_select_f32(scores[i] > max[i], scores[i], max[i]);
+    for (int i = 0; i < num_scores; i++) max[i] = tgl_select_f32(scores[i] > max[i], scores[i], max[i]);
 }
 
 TGL_ALWAYS_INLINE void maxima(float *max, int num_chains, const float *scores, int64_t num_scores)
@@ -61,16 +60,15 @@ TGL_ALWAYS_INLINE float bound_of(int size, int num_chains, const float *scores, 
 
 /* The list of one run. There are about twice as many candidates as wanted; a candidate's place is the number
  * of candidates above it. False if there are too many, as with equal scores. */
-TGL_ALWAYS_INLINE bool list_by_place(uint64_t *best, int size, int num_chains, const float *scores,
-                                     int64_t num_scores, uint32_t first)
+TGL_ALWAYS_INLINE bool list_by_place(uint64_t *best, int size, int num_chains, const float *scores, int64_t num_scores,
+                                     uint32_t first)
 {
     const float bound = bound_of(size, num_chains, scores, num_scores);
     uint64_t ranks[2 * MANY_CHAINS + BLOCK];
     int num_ranks = 0;
     for (int64_t e = 0; e < num_scores; e += BLOCK) {
         const int count = num_scores - e < BLOCK ? (int)(num_scores - e) : BLOCK;
-        uint32_t bits = count == BLOCK ? not_below(bound, scores + e, BLOCK)
-                                       : not_below(bound, scores + e, count);
+        uint32_t bits = count == BLOCK ? not_below(bound, scores + e, BLOCK) : not_below(bound, scores + e, count);
         for (; bits; bits &= bits - 1) {
             const int64_t found = e + __builtin_ctz(bits);
             ranks[num_ranks++] = tgl_rank(scores[found], first + (uint32_t)found);
@@ -134,8 +132,7 @@ static void sort(uint64_t *ranks, int num_ranks)
     uint64_t spare[TGL_BEST_POOL + BLOCK], *from = ranks, *to = spare;
     uint16_t places[DIGITS][NUM_VALUES] = { 0 };
     for (int i = 0; i < num_ranks; i++)
-        for (int d = 0; d < DIGITS; d++)
-            places[d][(uint8_t)(ranks[i] >> (KEY_SHIFT + d * DIGIT_BITS))]++;
+        for (int d = 0; d < DIGITS; d++) places[d][(uint8_t)(ranks[i] >> (KEY_SHIFT + d * DIGIT_BITS))]++;
     for (int d = 0; d < DIGITS; d++) {
         const int shift = KEY_SHIFT + d * DIGIT_BITS;
         if (places[d][(uint8_t)(from[0] >> shift)] == num_ranks) continue;
@@ -218,8 +215,7 @@ void TGL_FAST(tgl_best_two_add)(tgl_best_two *best, const float *scores, int64_t
         floats x;
         const int64_t left = num_scores - e;
         if (left >= NUM) memcpy(&x, scores + e, sizeof x);
-        else x = (floats){ scores[e], left > 1 ? scores[e + 1] : none,
-                           left > 2 ? scores[e + 2] : none, none };
+        else x = (floats){ scores[e], left > 1 ? scores[e + 1] : none, left > 2 ? scores[e + 2] : none, none };
         const floats lower = pick(x > first, first, x);
         first = pick(x > first, x, first);
         second = pick(lower > second, lower, second);

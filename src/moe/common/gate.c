@@ -9,19 +9,29 @@
 #include "core/math.h"
 
 _Static_assert(TGL_SIGMOID == (int)TGL_MOE_SIGMOID && TGL_SQRTSOFTPLUS == (int)TGL_MOE_SQRTSOFTPLUS &&
-               TGL_SOFTMAX == (int)TGL_MOE_SOFTMAX && TGL_IDENTITY == (int)TGL_MOE_IDENTITY,
+                   TGL_SOFTMAX == (int)TGL_MOE_SOFTMAX && TGL_IDENTITY == (int)TGL_MOE_IDENTITY,
                "kernels use the values of tgl_moe_scoring");
 
 #define FIELD(name) TGL_FIELD(tgl_moe_gate_params, name)
 static const tgl_field FIELDS[] = {
-    FIELD(scoring), FIELD(num_groups), FIELD(num_topk_groups), FIELD(num_shared_experts),
-    FIELD(has_routed_scaling_factor), FIELD(routed_scaling_factor), FIELD(has_shared_weight), FIELD(shared_weight),
-    FIELD(no_renormalize), FIELD(ep_rank), FIELD(num_ep_ranks), FIELD(num_tp_ranks), FIELD(tp_rank),
+    FIELD(scoring),
+    FIELD(num_groups),
+    FIELD(num_topk_groups),
+    FIELD(num_shared_experts),
+    FIELD(has_routed_scaling_factor),
+    FIELD(routed_scaling_factor),
+    FIELD(has_shared_weight),
+    FIELD(shared_weight),
+    FIELD(no_renormalize),
+    FIELD(ep_rank),
+    FIELD(num_ep_ranks),
+    FIELD(num_tp_ranks),
+    FIELD(tp_rank),
 };
 const tgl_params TGL_GATE_PARAMS = TGL_PARAMS(tgl_moe_gate_params, FIELDS);
 
 static void *data_of(const DLTensor *optional) { return optional ? tgl_data(optional) : NULL; }
-static int64_t row_stride_of(const DLTensor *optional)      /* an empty tensor's may be anything */
+static int64_t row_stride_of(const DLTensor *optional) /* an empty tensor's may be anything */
 {
     return optional && !tgl_is_empty(optional) ? tgl_stride(optional, 0) : 0;
 }
@@ -31,27 +41,38 @@ tgl_status tgl_gate_of(const DLTensor *const *tensors, const tgl_moe_gate_params
     const DLTensor *logits = tensors[TGL_GATE_LOGITS], *map = tensors[TGL_GATE_TO_PHYSICAL_MAP];
     const DLTensor *unmapped = tensors[TGL_GATE_UNMAPPED_TOPK_IDX], *topk_idx = tensors[TGL_GATE_TOPK_IDX];
     const int64_t num_experts = logits->shape[1], num_shared = params->num_shared_experts;
-    const int64_t num_physical = num_experts + (map ? map->shape[1] - 1 : 0);   /* that indices name */
+    const int64_t num_physical = num_experts + (map ? map->shape[1] - 1 : 0); /* that indices name */
     const int64_t num_ep_ranks = tgl_max(params->num_ep_ranks, 1), num_tp_ranks = tgl_max(params->num_tp_ranks, 1);
     if (num_ep_ranks > num_physical)
         return tgl_fail(TGL_ERR_ARGUMENT, "num_ep_ranks: is %" PRId64 ", want at most %" PRId64 " (experts)",
                         num_ep_ranks, num_physical);
-    const bool has_groups = params->num_topk_groups < params->num_groups;   /* else no group is left out */
+    const bool has_groups = params->num_topk_groups < params->num_groups; /* else no group is left out */
     const int64_t num_groups = has_groups ? params->num_groups : 1;
     *out = (tgl_gate){
-        .logits = tgl_data(logits), .bias = data_of(tensors[TGL_GATE_BIAS]), .mask = data_of(tensors[TGL_GATE_MASK]),
-        .fix_routing_mask = data_of(tensors[TGL_GATE_FIX_ROUTING_MASK]), .to_physical_map = data_of(map),
-        .logical_count = data_of(tensors[TGL_GATE_LOGICAL_COUNT]), .unmapped_topk_idx = data_of(unmapped),
-        .topk_idx = tgl_data(topk_idx), .topk_weights = tgl_data(tensors[TGL_GATE_TOPK_WEIGHTS]),
-        .num_tokens = logits->shape[0], .logits_stride = row_stride_of(logits),
+        .logits = tgl_data(logits),
+        .bias = data_of(tensors[TGL_GATE_BIAS]),
+        .mask = data_of(tensors[TGL_GATE_MASK]),
+        .fix_routing_mask = data_of(tensors[TGL_GATE_FIX_ROUTING_MASK]),
+        .to_physical_map = data_of(map),
+        .logical_count = data_of(tensors[TGL_GATE_LOGICAL_COUNT]),
+        .unmapped_topk_idx = data_of(unmapped),
+        .topk_idx = tgl_data(topk_idx),
+        .topk_weights = tgl_data(tensors[TGL_GATE_TOPK_WEIGHTS]),
+        .num_tokens = logits->shape[0],
+        .logits_stride = row_stride_of(logits),
         .unmapped_stride = row_stride_of(unmapped),
-        .ep_rank = params->ep_rank, .scoring = (int32_t)params->scoring,
-        .index_bytes = tgl_dtype_bits(topk_idx->dtype) / 8, .num_experts = (uint32_t)num_experts,
-        .num_topk = (uint32_t)(topk_idx->shape[1] - num_shared), .num_shared = (uint32_t)num_shared,
+        .ep_rank = params->ep_rank,
+        .scoring = (int32_t)params->scoring,
+        .index_bytes = tgl_dtype_bits(topk_idx->dtype) / 8,
+        .num_experts = (uint32_t)num_experts,
+        .num_topk = (uint32_t)(topk_idx->shape[1] - num_shared),
+        .num_shared = (uint32_t)num_shared,
         .num_replicas = map ? (uint32_t)map->shape[1] : 0,
-        .num_groups = (uint32_t)num_groups, .group_size = (uint32_t)(num_experts / num_groups),
+        .num_groups = (uint32_t)num_groups,
+        .group_size = (uint32_t)(num_experts / num_groups),
         .num_topk_groups = has_groups ? (uint32_t)params->num_topk_groups : 1,
-        .renormalize = !params->no_renormalize, .is_plain = !map && num_tp_ranks == 1,
+        .renormalize = !params->no_renormalize,
+        .is_plain = !map && num_tp_ranks == 1,
         .routed_scaling_factor = params->has_routed_scaling_factor ? params->routed_scaling_factor : 1.0f,
         .shared_weight = params->has_shared_weight ? params->shared_weight : 1.0f,
         .tp_mask = tgl_tp_mask_of(num_physical / num_ep_ranks, num_tp_ranks, params->tp_rank),
@@ -72,7 +93,7 @@ bool tgl_gate_macros(const tgl_gate *gate, tgl_macro macros[TGL_GATE_MACROS])
     int64_t group_lanes = 32;
     while (group_lanes * gate->num_groups > 32) group_lanes /= 2;
     const int64_t lane_group = 4 * group_lanes, num_lists = tgl_ceil_div(gate->group_size, lane_group);
-    if (num_lists > GATE_MAX_LISTS) return false;       /* groups would leave half of the lanes idle */
+    if (num_lists > GATE_MAX_LISTS) return false; /* groups would leave half of the lanes idle */
     macros[0] = (tgl_macro){ "SCORING", gate->scoring };
     macros[1] = (tgl_macro){ "NUM_TOPK", gate->num_topk };
     macros[2] = (tgl_macro){ "INDEX_BYTES", gate->index_bytes };
@@ -144,15 +165,15 @@ TGL_ALWAYS_INLINE void weigh_token(const tgl_gate *gate, int64_t t, bool are_exp
     const char *indices = (const char *)gate->topk_idx + t * slots_of(gate) * index_bytes;
     for (int64_t k = 0; k < gate->num_topk; k++) {
         const bool is_score = are_experts || is_expert(gate, tgl_index_get(indices, k, index_bytes));
-        weights[k] = is_score && weights[k] == weights[k] ? weights[k] : 0.0f;              /* NaN is 0 */
+        weights[k] = is_score && weights[k] == weights[k] ? weights[k] : 0.0f; /* NaN is 0 */
         sum += weights[k];
     }
-    if (are_experts)        /* vector code */
+    if (are_experts) /* vector code */
         for (int64_t k = 0; k < gate->num_topk; k++) weights[k] = tgl_gate_weight(gate, weights[k], sum);
     else
         for (int64_t k = 0; k < gate->num_topk; k++)
-            weights[k] = is_expert(gate, tgl_index_get(indices, k, index_bytes))
-                             ? tgl_gate_weight(gate, weights[k], sum) : 0.0f;
+            weights[k] =
+                is_expert(gate, tgl_index_get(indices, k, index_bytes)) ? tgl_gate_weight(gate, weights[k], sum) : 0.0f;
     for (int64_t k = gate->num_topk; k < slots_of(gate); k++) weights[k] = gate->shared_weight;
 }
 
@@ -161,8 +182,8 @@ TGL_ALWAYS_INLINE void map_token(const tgl_gate *gate, int64_t t, int index_byte
 {
     char *indices = (char *)gate->topk_idx + t * slots_of(gate) * index_bytes;
     for (int64_t k = 0; k < slots_of(gate); k++) {
-        const int64_t e = k < gate->num_topk ? tgl_index_get(indices, k, index_bytes)
-                                             : gate->num_experts + (k - gate->num_topk);
+        const int64_t e =
+            k < gate->num_topk ? tgl_index_get(indices, k, index_bytes) : gate->num_experts + (k - gate->num_topk);
         const bool is_there = k >= gate->num_topk || is_expert(gate, e);
         tgl_index_put(indices, k, index_bytes, is_there ? tgl_gate_index(gate, t, (uint32_t)e) : -1);
     }
@@ -170,14 +191,13 @@ TGL_ALWAYS_INLINE void map_token(const tgl_gate *gate, int64_t t, int index_byte
 
 TGL_ALWAYS_INLINE void finish(const tgl_gate *all, int64_t begin, int64_t end, const bool *is_routed, int index_bytes)
 {
-    const tgl_gate copy = *all, *gate = &copy;  /* which stores cannot alias */
+    const tgl_gate copy = *all, *gate = &copy; /* which stores cannot alias */
     const int64_t slots = slots_of(gate);
     bool are_experts[TGL_GATE_TOKENS];
     for (int64_t t = begin; t < end; t++)
         are_experts[t - begin] = gather_token(gate, t, is_routed[t - begin], index_bytes);
     if (gate->scoring != TGL_SOFTMAX)
-        tgl_gate_score(gate->scoring, gate->topk_weights + begin * slots, (end - begin) * slots,
-                       (tgl_softmax){ 0 });
+        tgl_gate_score(gate->scoring, gate->topk_weights + begin * slots, (end - begin) * slots, (tgl_softmax){ 0 });
     for (int64_t t = begin; t < end; t++) {
         if (!is_routed[t - begin]) {
             mask_token(gate, t);

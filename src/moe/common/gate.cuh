@@ -34,9 +34,9 @@ enum {
 };
 #define INFINITE __uint_as_float(0x7f800000)
 #define MINUS_INFINITY __uint_as_float(0xff800000)
-#define ABSENT __uint_as_float(0x7fffffff)      /* the logit past the last expert: NaN */
-#define KEY_INFINITE 0xff800000u                /* keys (numerics/rank.h) of +inf and ... */
-#define KEY_FINITE 0x00800000u                  /* ... the lowest finite number */
+#define ABSENT __uint_as_float(0x7fffffff) /* the logit past the last expert: NaN */
+#define KEY_INFINITE 0xff800000u           /* keys (numerics/rank.h) of +inf and ... */
+#define KEY_FINITE 0x00800000u             /* ... the lowest finite number */
 
 /* Of a lane. Its vector i is vector lane % GROUP_LANES + GROUP_LANES * i of its group. */
 typedef struct { float x[LANE_EXPERTS]; } values;
@@ -70,8 +70,7 @@ DEV values load_values(const tgl_gate &gate, const float *from, u32 size, float 
         }
     } else {
 #pragma unroll
-        for (u32 i = 0; i < LANE_EXPERTS; i++)
-            v.x[i] = offset_of(lane, i) < size ? group[offset_of(lane, i)] : absent;
+        for (u32 i = 0; i < LANE_EXPERTS; i++) v.x[i] = offset_of(lane, i) < size ? group[offset_of(lane, i)] : absent;
     }
     return v;
 }
@@ -79,7 +78,7 @@ DEV values load_values(const tgl_gate &gate, const float *from, u32 size, float 
 typedef struct {
     const float *row;
     values logits, bias;
-    u32 mask, fixed;                            /* as loaded: nothing waits for them before their use */
+    u32 mask, fixed; /* as loaded: nothing waits for them before their use */
 } token;
 
 DEV void load_masks(const tgl_gate &gate, i64 t, token &k)
@@ -141,7 +140,7 @@ template <bool IS_COARSE> DEV float filter(float x, float bias)
         key = rcp_fast(1.0f + ex2_fast(x * -log2_e)) + bias;
     } else {
         const float e = ex2_fast(x * log2_e);
-        const float log2_1p = fabsf(lg2_fast(1.0f + e));                    /* may be just below 0 */
+        const float log2_1p = fabsf(lg2_fast(1.0f + e)); /* may be just below 0 */
         if (IS_GROUPED || !IS_COARSE) {
             const float series = e * fmaf(e, fmaf(e, 0.33333333f, -0.5f), 1.0f);
             key = sqrt_fast(e < 0.00390625f ? series : ln_2 * log2_1p) + bias;
@@ -165,7 +164,7 @@ template <bool IS_COARSE> DEV float filter_floor(float key)
     return IS_EXACT_FILTER ? key : key - (2.0f * filter_error<IS_COARSE>() + fabsf(key) * 1e-6f);
 }
 
-DEV u32 key_of(float filtered)                  /* tgl_rank_key() of what is neither NaN nor -0 */
+DEV u32 key_of(float filtered) /* tgl_rank_key() of what is neither NaN nor -0 */
 {
     const u32 bits = __float_as_uint(filtered);
     return bits ^ (0x80000000 | (u32)((i32)bits >> 31));
@@ -252,13 +251,13 @@ DEV bool group_stays(const tgl_gate &gate, const token &k, const values &f, u32 
     const float error = 2.0f * filter_error<false>() + (fabsf(best.first) + fabsf(best.second)) * 1e-6f;
     const bool is_there = lane_group(lane) < gate.num_groups;
     const float low = is_there ? sum - error : MINUS_INFINITY, high = is_there ? sum + error : MINUS_INFINITY;
-    u32 above = 0, near = 0;                    /* near: including the group itself */
+    u32 above = 0, near = 0; /* near: including the group itself */
 #pragma unroll
     for (u32 i = 0; i < MAX_GROUPS; i += GROUP_LANES) {
         const u32 other = i + lane_part(lane), from = other * GROUP_LANES % 32;
         const float other_low = __shfl_sync(FULL, low, from), other_high = __shfl_sync(FULL, high, from);
         above += count_in_group(other < MAX_GROUPS && other_low > high, lane);
-        near += count_in_group(other < MAX_GROUPS && !(other_high < low), lane);    /* NaN counts as near */
+        near += count_in_group(other < MAX_GROUPS && !(other_high < low), lane); /* NaN counts as near */
     }
     const bool is_in = near <= gate.num_topk_groups, is_out = above >= gate.num_topk_groups;
     if (__builtin_expect(__any_sync(FULL, (is_in == is_out) & is_wanted(k)), 0))
@@ -286,7 +285,7 @@ DEV u32 choose_exactly(const tgl_gate &gate, const float *row, bool is_left, u32
     u32 expert = 0;
 #pragma unroll 1
     for (u32 k = 0; k < NUM_TOPK; k++) {
-        if (best == last) best = best_exact_below(gate, row, last, lane);   /* its best was taken */
+        if (best == last) best = best_exact_below(gate, row, last, lane); /* its best was taken */
         last = warp_max_u64(best);
         if (lane == k) expert = tgl_rank_index(last);
     }
@@ -294,7 +293,11 @@ DEV u32 choose_exactly(const tgl_gate &gate, const float *row, bool is_left, u32
 }
 
 /* A candidate, scored exactly. For softmax, whose score is not known yet, `score` is the logit. */
-typedef struct { u32 expert; float score; u32 key; } candidate;
+typedef struct {
+    u32 expert;
+    float score;
+    u32 key;
+} candidate;
 
 DEV candidate score_candidate(const tgl_gate &gate, const float *row, u32 expert)
 {
@@ -307,8 +310,7 @@ DEV candidate score_candidate(const tgl_gate &gate, const float *row, u32 expert
 DEV bool is_misplaced(candidate c, u32 num_candidates, u32 lane)
 {
     const u32 above = __shfl_up_sync(FULL, c.key, 1), above_expert = __shfl_up_sync(FULL, c.expert, 1);
-    return (lane > 0) & (lane < num_candidates) &
-           ((above < c.key) | ((above == c.key) & (above_expert > c.expert)));
+    return (lane > 0) & (lane < num_candidates) & ((above < c.key) | ((above == c.key) & (above_expert > c.expert)));
 }
 
 /* Sorts the candidates of lanes 0 .. num_candidates - 1. They are mostly in order; otherwise neighbours that
@@ -319,7 +321,7 @@ DEV candidate sort_candidates(candidate c, u32 num_candidates, u32 lane)
     for (;;) {
         const u32 wrong = __ballot_sync(FULL, is_misplaced(c, num_candidates, lane));
         if (wrong == 0) return c;
-        const u32 down = wrong & ~(wrong << 1);     /* swap with the previous lane; never two in a row */
+        const u32 down = wrong & ~(wrong << 1); /* swap with the previous lane; never two in a row */
         const u32 from = down >> lane & 1 ? lane - 1 : down >> 1 >> lane & 1 ? lane + 1 : lane;
         c.expert = __shfl_sync(FULL, c.expert, from);
         c.score = __shfl_sync(FULL, c.score, from);
@@ -346,8 +348,8 @@ DEV lists short_keys(const tgl_gate &gate, const values &f, u32 lane)
 
 /* Adds to the NUM_TOPK picks every expert whose short key is at least `floor`. Returns the lane's candidate;
  * if there are too many, the exact choice itself. */
-DEV u32 pick_more(const tgl_gate &gate, const float *row, lists &l, u32 pick, u32 floor, bool is_settled,
-                  bool is_left, u32 lane, u32 &num_candidates)
+DEV u32 pick_more(const tgl_gate &gate, const float *row, lists &l, u32 pick, u32 floor, bool is_settled, bool is_left,
+                  u32 lane, u32 &num_candidates)
 {
 #pragma unroll 1
     while (is_settled && __any_sync(FULL, head(l) >= floor)) {
@@ -376,8 +378,7 @@ DEV candidate select_short(const tgl_gate &gate, const token &k, u32 lane)
     const bool is_left = !IS_GROUPED || group_stays(gate, k, f, lane);
     if (IS_GROUPED)
 #pragma unroll
-        for (int i = 0; i < LANE_EXPERTS; i++)
-            l.key[i / 4][i % 4] = is_left ? l.key[i / 4][i % 4] : TGL_RANK_NONE;
+        for (int i = 0; i < LANE_EXPERTS; i++) l.key[i / 4][i % 4] = is_left ? l.key[i / 4][i % 4] : TGL_RANK_NONE;
     u32 pick = TGL_RANK_NONE, first = TGL_RANK_NONE, last = TGL_RANK_NONE;
 #pragma unroll
     for (u32 i = 0; i < NUM_TOPK; i++) {
@@ -392,7 +393,7 @@ DEV candidate select_short(const tgl_gate &gate, const token &k, u32 lane)
     const u32 floor = max(bound, KEY_FINITE);
     const bool is_settled = first < KEY_INFINITE && last >= KEY_FINITE;
     u32 expert = pick >= KEY_FINITE ? expert_of(pick) : 0, num_candidates = NUM_TOPK;
-    const bool is_open = !is_settled | (head(l) >= floor);                  /* | does not branch, || does */
+    const bool is_open = !is_settled | (head(l) >= floor); /* | does not branch, || does */
     if (__builtin_expect(__any_sync(FULL, is_open & is_wanted(k)), 0))
         expert = pick_more(gate, k.row, l, pick, floor, is_settled, is_left, lane, num_candidates);
     candidate c = score_candidate(gate, k.row, expert);
@@ -409,7 +410,7 @@ DEV tgl_softmax softmax_of_values(const values &logits)
     if (SCORING != TGL_SOFTMAX) return { 0.0f, 1.0f };
     float best = MINUS_INFINITY;
 #pragma unroll
-    for (int i = 0; i < LANE_EXPERTS; i++) best = fmaxf(best, logits.x[i]);     /* ignores NaN */
+    for (int i = 0; i < LANE_EXPERTS; i++) best = fmaxf(best, logits.x[i]); /* ignores NaN */
     tgl_softmax s = { value_of(warp_max_u32(tgl_rank_key(best))), 0.0f };
     /* NaN becomes -inf and adds 0; if the max is -inf, all scores are NaN anyway */
 #pragma unroll
@@ -421,8 +422,8 @@ DEV tgl_softmax softmax_of_values(const values &logits)
 
 /* Turns candidates into slots; see gate_token(). */
 template <class INDEX_OF, class SEE>
-DEV slot finish_token(const tgl_gate &gate, i64 t, const token &k, candidate c, tgl_softmax softmax,
-                      bool is_writer, u32 lane, const INDEX_OF &index_of, const SEE &see)
+DEV slot finish_token(const tgl_gate &gate, i64 t, const token &k, candidate c, tgl_softmax softmax, bool is_writer,
+                      u32 lane, const INDEX_OF &index_of, const SEE &see)
 {
     choice chosen = { (i32)c.expert, c.score };
     if (SCORING == TGL_SOFTMAX) chosen.score = tgl_raw_score(SCORING, c.score, softmax);
@@ -431,11 +432,10 @@ DEV slot finish_token(const tgl_gate &gate, i64 t, const token &k, candidate c, 
         index_type *const unmapped = (index_type *)gate.unmapped_topk_idx + t * gate.unmapped_stride;
         if (__builtin_expect(is_fixed(k), 0))
             chosen = choose_slot(gate, k.row, lane < NUM_TOPK ? unmapped[lane] : -1, softmax);
-        else if (is_writer && lane < NUM_TOPK)
-            unmapped[lane] = is_masked(k) ? -1 : (index_type)c.expert;
+        else if (is_writer && lane < NUM_TOPK) unmapped[lane] = is_masked(k) ? -1 : (index_type)c.expert;
     }
-    const slot s = finish_slot<32>(gate, chosen, lane, is_writer, index_of,
-                                   [&](i32 index) { see(is_masked(k) ? -1 : index); });
+    const slot s =
+        finish_slot<32>(gate, chosen, lane, is_writer, index_of, [&](i32 index) { see(is_masked(k) ? -1 : index); });
     return { is_masked(k) ? -1 : s.index, is_masked(k) ? 0.0f : s.weight };
 }
 

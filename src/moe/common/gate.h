@@ -8,28 +8,28 @@
 #include "moe/common/token_warps.h"
 #include "moe/common/tp_mask.h"
 
-#define GATE_MAX_EXPERTS 1024           /* a lane holds 32 keys; more: the wide kernels */
-#define GATE_MAX_LISTS 8                /* of 4 keys each */
-#define GATE_MAX_GROUPS 32              /* a group has at least one lane */
-#define GATE_MAX_SLOTS 32               /* a lane holds a slot */
+#define GATE_MAX_EXPERTS 1024 /* a lane holds 32 keys; more: the wide kernels */
+#define GATE_MAX_LISTS 8      /* of 4 keys each */
+#define GATE_MAX_GROUPS 32    /* a group has at least one lane */
+#define GATE_MAX_SLOTS 32     /* a lane holds a slot */
 
-#define GATE_EPSILON 1e-20f             /* initial value of a sum of scores */
-#define GATE_REPLICA_STEP 23333         /* from the replica of token t to that of token t + 1 */
+#define GATE_EPSILON 1e-20f     /* initial value of a sum of scores */
+#define GATE_REPLICA_STEP 23333 /* from the replica of token t to that of token t + 1 */
 
 /* Tensors are those of top2_sum_gate (tegula/moe.h), optional ones NULL; bools are bytes. */
 typedef struct {
     const float *logits, *bias;
     const uint8_t *mask, *fix_routing_mask;
     const int32_t *to_physical_map, *logical_count;
-    void *unmapped_topk_idx, *topk_idx;             /* of index_bytes */
+    void *unmapped_topk_idx, *topk_idx; /* of index_bytes */
     float *topk_weights;
     int64_t num_tokens, logits_stride, unmapped_stride, ep_rank;
-    int32_t scoring, index_bytes;                   /* macros in kernels */
+    int32_t scoring, index_bytes; /* macros in kernels */
     uint32_t num_experts, num_topk, num_shared, num_replicas;
-    uint32_t num_groups, group_size, num_topk_groups;   /* a single group if no group is left out */
+    uint32_t num_groups, group_size, num_topk_groups; /* a single group if no group is left out */
     uint32_t renormalize;
-    uint32_t is_plain;      /* no map and no ranks: an expert is its own index */
-    uint32_t is_vector;     /* rows, bias and their groups begin at multiples of 16 bytes */
+    uint32_t is_plain;  /* no map and no ranks: an expert is its own index */
+    uint32_t is_vector; /* rows, bias and their groups begin at multiples of 16 bytes */
     float routed_scaling_factor, shared_weight;
     tgl_tp_mask tp_mask;
 } tgl_gate;

@@ -21,8 +21,7 @@ TGL_ALWAYS_INLINE void raise(float *restrict max, const float *restrict x, int c
 
 TGL_ALWAYS_INLINE void add_exps(float *restrict sums, const float *restrict x, int count, float max)
 {
-    for (int i = 0; i < count; i++)
-        sums[i] += tgl_select_f32(x[i] == x[i], tgl_score_exp(x[i] - max), 0.0f);
+    for (int i = 0; i < count; i++) sums[i] += tgl_select_f32(x[i] == x[i], tgl_score_exp(x[i] - max), 0.0f);
 }
 
 tgl_softmax TGL_FAST(tgl_gate_softmax)(const float *x, int64_t num_experts)

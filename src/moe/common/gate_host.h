@@ -13,39 +13,47 @@
 /* ---- what gates take ---- */
 
 /* Parts of their signatures. */
-#define GATE_MAP \
+#define GATE_MAP                                                             \
     "to_physical_map: i32[num_experts + num_shared_experts, num_replicas]?," \
     " logical_count: i32[num_experts + num_shared_experts]?"
-#define GATE_SCALARS \
+#define GATE_SCALARS                                                                           \
     "scoring: {sigmoid|sqrtsoftplus|softmax|identity}, num_groups: int, num_topk_groups: int," \
-    " num_shared_experts: int, has_routed_scaling_factor: bool," \
-    " routed_scaling_factor: float with has_routed_scaling_factor, has_shared_weight: bool," \
-    " shared_weight: float with has_shared_weight, no_renormalize: bool, ep_rank: int," \
+    " num_shared_experts: int, has_routed_scaling_factor: bool,"                               \
+    " routed_scaling_factor: float with has_routed_scaling_factor, has_shared_weight: bool,"   \
+    " shared_weight: float with has_shared_weight, no_renormalize: bool, ep_rank: int,"        \
     " num_ep_ranks: int = 1, num_tp_ranks: int = 1, tp_rank: int in 0..num_tp_ranks - 1"
-#define GATE_OUTPUTS \
+#define GATE_OUTPUTS                                                \
     "topk_idx: i64|i32[num_tokens, num_topk + num_shared_experts]," \
     " topk_weights: f32[num_tokens, num_topk + num_shared_experts]"
-#define GATE_RULES \
-    "num_shared_experts < 2^31, num_experts <= 2^31 - 1 - num_shared_experts," \
+#define GATE_RULES                                                                            \
+    "num_shared_experts < 2^31, num_experts <= 2^31 - 1 - num_shared_experts,"                \
     " num_replicas in num_shared_experts + 1..2^31 - 1, to_physical_map needs logical_count," \
     " logical_count needs to_physical_map, num_shared_experts needs to_physical_map"
 
 /* Of top2_sum_gate, and of route, which begins with it. */
-#define TOP2_INPUTS \
+#define TOP2_INPUTS                                                                                \
     "logits: f32[num_tokens, num_experts] rows, bias: f32[num_experts]?, mask: bool[num_tokens]?," \
-    " fix_routing_mask: bool[num_tokens]?, " GATE_MAP "," \
+    " fix_routing_mask: bool[num_tokens]?, " GATE_MAP ","                                          \
     " unmapped_topk_idx: topk_idx[num_tokens, num_topk]?! rows, " GATE_SCALARS
-#define TOP2_RULES \
-    GATE_RULES ", num_topk_groups in (num_groups > 0)..num_groups, num_groups divides num_experts," \
-    " num_topk <= num_experts / num_groups * num_topk_groups if num_groups else num_experts," \
-    " fix_routing_mask needs unmapped_topk_idx"
+#define TOP2_RULES                                                                                       \
+    GATE_RULES ", num_topk_groups in (num_groups > 0)..num_groups, num_groups divides num_experts,"      \
+               " num_topk <= num_experts / num_groups * num_topk_groups if num_groups else num_experts," \
+               " fix_routing_mask needs unmapped_topk_idx"
 
 extern const tgl_params TGL_GATE_PARAMS;
 
 /* The tensors of top2_sum_gate, in its order. Another gate passes NULL for those it lacks. */
 enum {
-    TGL_GATE_LOGITS, TGL_GATE_BIAS, TGL_GATE_MASK, TGL_GATE_FIX_ROUTING_MASK, TGL_GATE_TO_PHYSICAL_MAP,
-    TGL_GATE_LOGICAL_COUNT, TGL_GATE_UNMAPPED_TOPK_IDX, TGL_GATE_TOPK_IDX, TGL_GATE_TOPK_WEIGHTS, TGL_GATE_TENSORS
+    TGL_GATE_LOGITS,
+    TGL_GATE_BIAS,
+    TGL_GATE_MASK,
+    TGL_GATE_FIX_ROUTING_MASK,
+    TGL_GATE_TO_PHYSICAL_MAP,
+    TGL_GATE_LOGICAL_COUNT,
+    TGL_GATE_UNMAPPED_TOPK_IDX,
+    TGL_GATE_TOPK_IDX,
+    TGL_GATE_TOPK_WEIGHTS,
+    TGL_GATE_TENSORS
 };
 
 /* For a call that passed its signature. Checks the one rule left: no more expert-parallel ranks than
@@ -69,7 +77,7 @@ bool tgl_gate_macros(const tgl_gate *gate, tgl_macro macros[TGL_GATE_MACROS]);
 static inline void tgl_gate_choose(const tgl_gate *gate, int64_t t, int64_t k, int64_t index)
 {
     const int64_t slots = (int64_t)gate->num_topk + gate->num_shared;
-    if (gate->index_bytes == 4 && index != (int32_t)index) index = -1;      /* no expert */
+    if (gate->index_bytes == 4 && index != (int32_t)index) index = -1; /* no expert */
     tgl_index_put(gate->topk_idx, t * slots + k, gate->index_bytes, index);
     if (gate->unmapped_topk_idx)
         tgl_index_put(gate->unmapped_topk_idx, t * gate->unmapped_stride + k, gate->index_bytes, index);

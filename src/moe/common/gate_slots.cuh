@@ -11,8 +11,14 @@
 
 static_assert(NUM_TOPK >= 1 && NUM_TOPK <= GATE_MAX_SLOTS, "NUM_TOPK is 1 .. 32");
 
-typedef struct { i32 expert; float score; } choice;     /* expert < 0: none, and its score is 0 */
-typedef struct { i32 index; float weight; } slot;       /* as in topk_idx and topk_weights */
+typedef struct {
+    i32 expert;
+    float score;
+} choice; /* expert < 0: none, and its score is 0 */
+typedef struct {
+    i32 index;
+    float weight;
+} slot; /* as in topk_idx and topk_weights */
 
 /* The choice of expert e, which may be any number. Softmax takes a warp per token. */
 DEV choice choose_slot(const tgl_gate &gate, const float *row, i64 e, tgl_softmax softmax)
@@ -31,8 +37,7 @@ template <int LANES> DEV choice choose_slot(const tgl_gate &gate, const float *r
  * only if the warp has_weights. */
 DEV void see_nothing(i32) { }
 template <int LANES, class INDEX_OF, class SEE>
-DEV slot finish_slot(const tgl_gate &gate, choice c, u32 k, bool has_weights, const INDEX_OF &index_of,
-                     const SEE &see)
+DEV slot finish_slot(const tgl_gate &gate, choice c, u32 k, bool has_weights, const INDEX_OF &index_of, const SEE &see)
 {
     const bool is_shared = k >= NUM_TOPK;
     const i32 expert = is_shared ? (i32)(gate.num_experts + (k - NUM_TOPK)) : c.expert;

@@ -9,10 +9,7 @@
 #include "moe/common/score.cuh"
 
 DEV i64 num_slots(const tgl_gate &gate) { return (i64)gate.num_topk + gate.num_shared; }
-DEV index_type *indices_of(const tgl_gate &gate, i64 t)
-{
-    return (index_type *)gate.topk_idx + t * num_slots(gate);
-}
+DEV index_type *indices_of(const tgl_gate &gate, i64 t) { return (index_type *)gate.topk_idx + t * num_slots(gate); }
 DEV index_type *unmapped_of(const tgl_gate &gate, i64 t)
 {
     return (index_type *)gate.unmapped_topk_idx + t * gate.unmapped_stride;
@@ -42,7 +39,7 @@ DEV void finish_token(const tgl_gate &gate, i64 t, const float *row)
         weights[k] = e >= 0 && e < gate.num_experts ? tgl_score(SCORING, row[e], softmax) : 0.0f;
     }
     __syncthreads();
-    if (threadIdx.x == 0) {                     /* in this order */
+    if (threadIdx.x == 0) { /* in this order */
         float sum = GATE_EPSILON;
 #pragma unroll 4
         for (u32 k = 0; k < gate.num_topk; k++) sum += weights[k];
@@ -54,8 +51,9 @@ DEV void finish_token(const tgl_gate &gate, i64 t, const float *row)
         const bool is_shared = k >= gate.num_topk;
         const i64 e = is_shared ? gate.num_experts + (k - gate.num_topk) : indices[k];
         const bool is_expert = is_shared || (e >= 0 && e < gate.num_experts);
-        weights[k] = is_shared ? gate.shared_weight :
-                     is_expert ? tgl_gate_weight(&gate, weights[k], sum_of_scores) : 0.0f;
+        weights[k] = is_shared   ? gate.shared_weight
+                     : is_expert ? tgl_gate_weight(&gate, weights[k], sum_of_scores)
+                                 : 0.0f;
         indices[k] = is_expert ? (index_type)tgl_gate_index(&gate, t, (u32)e) : -1;
     }
 }

@@ -73,8 +73,7 @@ static void add_up(const void *context, int64_t begin, int64_t end)
     for (int64_t bin = begin; bin < end; bin++) {
         uint64_t sum = 0;
         for (int64_t i = 0; i < c->num_chunks * c->num_ways; i++) sum += c->counts[i * a->num_bins + bin];
-        if (a->tokens_topk > 0)
-            ((float *)a->out)[bin] = (float)((int64_t)sum * a->num_bins) / (float)a->tokens_topk;
+        if (a->tokens_topk > 0) ((float *)a->out)[bin] = (float)((int64_t)sum * a->num_bins) / (float)a->tokens_topk;
         else ((int32_t *)a->out)[bin] = (int32_t)sum;
     }
 }
@@ -87,8 +86,9 @@ static tgl_status cpu(const void *context)
     const int64_t num_ways = a->num_bins <= MAX_COUNTS / WAYS ? WAYS : 1;
     const int64_t fitting = tgl_min(MAX_CHUNKS, MAX_COUNTS / (num_ways * a->num_bins));
     const int64_t num_chunks = tgl_max(1, tgl_min(fitting, a->num_rows * a->num_cols / MIN_CHUNK_ELEMENTS));
-    const chunks c = { a, p->index_bytes, num_chunks, tgl_ceil_div(a->num_rows, num_chunks), num_ways,
-                       a->num_bins <= MAX_COUNTS ? counts : a->out };
+    const chunks c = { a,          p->index_bytes,
+                       num_chunks, tgl_ceil_div(a->num_rows, num_chunks),
+                       num_ways,   a->num_bins <= MAX_COUNTS ? counts : a->out };
     TGL_TRY(tgl_parallel_rows(num_chunks, c.chunk_rows * a->num_cols * p->index_bytes, count_chunks, &c));
     return tgl_parallel_rows(a->num_bins, 4 * (num_chunks * num_ways + 1), add_up, &c);
 }
@@ -101,15 +101,15 @@ static bool is_wide(const histogram_args *a) { return a->num_bins > HISTOGRAM_SH
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    kernels[0] = (tgl_kernel){ "moe/histogram",
-                               { { "INDEX_BYTES", p->index_bytes }, { "IS_WIDE", is_wide(&p->args) } } };
+    kernels[0] =
+        (tgl_kernel){ "moe/histogram", { { "INDEX_BYTES", p->index_bytes }, { "IS_WIDE", is_wide(&p->args) } } };
     return 1;
 }
 
 static void complete(histogram_args *a, int index_bytes, int64_t num_threads)
 {
     if (a->num_rows <= 1) a->row_stride = a->num_cols;
-    if (a->row_stride == a->num_cols) {         /* one run */
+    if (a->row_stride == a->num_cols) { /* one run */
         a->num_cols *= a->num_rows;
         a->num_rows = a->num_cols > 0;
         a->row_stride = 0;
@@ -120,7 +120,7 @@ static void complete(histogram_args *a, int index_bytes, int64_t num_threads)
     a->whole_units = a->num_cols / a->unit;
     a->row_units = tgl_max(1, tgl_ceil_div(a->num_cols, a->unit));
     a->by_row_units = tgl_divisor_of(a->row_units);
-    a->step_rows = tgl_min(num_threads / a->row_units, a->num_rows);    /* so that step_offset does not overflow */
+    a->step_rows = tgl_min(num_threads / a->row_units, a->num_rows); /* so that step_offset does not overflow */
     a->step_units = num_threads % a->row_units;
     a->step_offset = a->step_rows * a->row_stride + a->step_units * a->unit;
     a->wrap_offset = a->row_stride - a->row_units * a->unit;
@@ -149,7 +149,7 @@ tgl_status tgl_histogram(tgl_signature *s, const DLTensor *const tensors[2], int
     problem p = { { tgl_data(indices), tgl_data(out), workspace, indices->shape[0], indices->shape[1],
                     tgl_stride(indices, 0), (int32_t)out->shape[0], tokens_topk, .unit = 0 },
                   tgl_dtype_bits(indices->dtype) / 8 };
-    if (tgl_is_empty(indices)) p.args.num_rows = p.args.num_cols = 0;   /* the other may be huge */
+    if (tgl_is_empty(indices)) p.args.num_rows = p.args.num_cols = 0; /* the other may be huge */
     return tgl_run(s, &OP, tensors, &p, stream);
 }
 
@@ -157,7 +157,7 @@ size_t tgl_histogram_workspace_size(const DLTensor *indices, const DLTensor *out
 {
     if (!indices || indices->ndim != 2 || !indices->shape || !out || out->ndim != 1 || !out->shape ||
         tgl_on_cpu(indices))
-        return 0;                               /* the op reports the error */
+        return 0; /* the op reports the error */
     const size_t unit = TGL_WORKSPACE_ALIGNMENT, bins = (size_t)out->shape[0];
     const bool is_wide = out->shape[0] > HISTOGRAM_SHARED_BINS;
     int64_t elements;

@@ -5,7 +5,7 @@
 
 #include "numerics/divide.h"
 
-#define HISTOGRAM_SHARED_BINS 8192      /* max bins counted in shared memory; more: in the workspace */
+#define HISTOGRAM_SHARED_BINS 8192 /* max bins counted in shared memory; more: in the workspace */
 #define HISTOGRAM_MAX_THREADS 1024
 
 /* Measured on an H200, 2026-11-15. Up to HISTOGRAM_ONE_BLOCK elements one block counts all: no workspace, no
@@ -25,7 +25,7 @@ typedef struct {
     uint32_t *workspace;
     int64_t num_rows, num_cols, row_stride;
     int32_t num_bins;
-    int64_t tokens_topk;    /* 0: out has counts */
+    int64_t tokens_topk; /* 0: out has counts */
     /* set for the launch */
     int64_t unit, row_units, whole_units;
     int64_t step_rows, step_units, step_offset, wrap_offset;

@@ -13,8 +13,16 @@ void tgl_map_list(const tgl_moe_mapping *mapping, const DLTensor *out[TGL_MAP_TE
 {
     const tgl_moe_mapping none = { 0 }, *m = mapping ? mapping : &none;
     const DLTensor *all[TGL_MAP_TENSORS] = {
-        m->pos_to_expert, m->pos_to_token, m->pos_to_token_topk, m->token_topk_to_pos, m->expert_start, m->expert_end,
-        m->num_tokens_per_expert, m->count, m->psum_end, m->num_tokens_per_expert_host,
+        m->pos_to_expert,
+        m->pos_to_token,
+        m->pos_to_token_topk,
+        m->token_topk_to_pos,
+        m->expert_start,
+        m->expert_end,
+        m->num_tokens_per_expert,
+        m->count,
+        m->psum_end,
+        m->num_tokens_per_expert_host,
     };
     memcpy(out, all, sizeof all);
 }
@@ -33,34 +41,44 @@ tgl_status tgl_map_check_total(int64_t num_pairs, int64_t num_experts, int64_t a
 
 static int32_t *data_of(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
 
-tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment,
-                      tgl_stream stream, tgl_map *out)
+tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment, tgl_stream stream,
+                      tgl_map *out)
 {
     const int64_t num_pairs = tgl_num_elements(topk_idx), num_experts = mapping->expert_start->shape[0];
     const int64_t num_topk = num_pairs > 0 ? topk_idx->shape[1] : 1;
-    if (num_experts == 0) alignment = 1;        /* without segments it may be anything */
+    if (num_experts == 0) alignment = 1; /* without segments it may be anything */
     const int64_t unit = MAP_UNIT(alignment);
-    const uintptr_t positions = (uintptr_t)data_of(mapping->pos_to_expert) |
-                                (uintptr_t)data_of(mapping->pos_to_token) |
+    const uintptr_t positions = (uintptr_t)data_of(mapping->pos_to_expert) | (uintptr_t)data_of(mapping->pos_to_token) |
                                 (uintptr_t)data_of(mapping->pos_to_token_topk);
     *out = (tgl_map){
-        data_of(mapping->pos_to_expert), data_of(mapping->pos_to_token), data_of(mapping->pos_to_token_topk),
-        data_of(mapping->token_topk_to_pos), data_of(mapping->expert_start), data_of(mapping->expert_end),
-        data_of(mapping->num_tokens_per_expert), data_of(mapping->count), data_of(mapping->psum_end),
-        data_of(mapping->num_tokens_per_expert_host), mapping->pos_to_expert->shape[0],
-        (int32_t)num_pairs, (int32_t)num_topk, (int32_t)num_experts, (uint32_t)alignment,
-        positions % 16 == 0, tgl_divisor_of(alignment), tgl_divisor_of(num_topk),
-        (uint32_t)MAP_HIST_BEGIN(unit), MAP_PER_UNIT((uint64_t)unit),
+        data_of(mapping->pos_to_expert),
+        data_of(mapping->pos_to_token),
+        data_of(mapping->pos_to_token_topk),
+        data_of(mapping->token_topk_to_pos),
+        data_of(mapping->expert_start),
+        data_of(mapping->expert_end),
+        data_of(mapping->num_tokens_per_expert),
+        data_of(mapping->count),
+        data_of(mapping->psum_end),
+        data_of(mapping->num_tokens_per_expert_host),
+        mapping->pos_to_expert->shape[0],
+        (int32_t)num_pairs,
+        (int32_t)num_topk,
+        (int32_t)num_experts,
+        (uint32_t)alignment,
+        positions % 16 == 0,
+        tgl_divisor_of(alignment),
+        tgl_divisor_of(num_topk),
+        (uint32_t)MAP_HIST_BEGIN(unit),
+        MAP_PER_UNIT((uint64_t)unit),
     };
-    if (tgl_on_cpu(topk_idx) || tgl_preparing() || !out->num_tokens_per_expert_host || num_experts == 0)
-        return TGL_OK;
+    if (tgl_on_cpu(topk_idx) || tgl_preparing() || !out->num_tokens_per_expert_host || num_experts == 0) return TGL_OK;
     tgl_cu_pointer address;
-    TGL_TRY(tgl_address_on_device(topk_idx->device.device_id, stream, out->num_tokens_per_expert_host,
-                                  &address));
+    TGL_TRY(tgl_address_on_device(topk_idx->device.device_id, stream, out->num_tokens_per_expert_host, &address));
     out->num_tokens_per_expert_host = (int32_t *)(uintptr_t)address;
     if (address) return TGL_OK;
     return tgl_fail(TGL_ERR_ARGUMENT, "num_tokens_per_expert_host: memory is not page-locked, want "
-                    "page-locked (cuMemHostAlloc, cudaHostRegister, pin_memory)");
+                                      "page-locked (cuMemHostAlloc, cudaHostRegister, pin_memory)");
 }
 
 int tgl_map_expert_bits(int64_t num_experts)
@@ -88,7 +106,7 @@ int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned_bits, int *
     *owned_bits = bits;
     const bool are_few = m->num_pairs <= MAP_AT_ONCE * SMALL_THREADS;
     *threads = are_few && 32 << bits <= SMALL_THREADS ? SMALL_THREADS : MAP_THREADS;
-    const int64_t blocks = tgl_max(tgl_ceil_div(m->num_experts, (int64_t)1 << bits),
-                                   tgl_ceil_div(m->num_positions, FILL_POSITIONS));
+    const int64_t blocks =
+        tgl_max(tgl_ceil_div(m->num_experts, (int64_t)1 << bits), tgl_ceil_div(m->num_positions, FILL_POSITIONS));
     return tgl_max(1, tgl_min(blocks, num_sms));
 }

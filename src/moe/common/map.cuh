@@ -18,8 +18,7 @@ DEV INDEX map_load(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 
 
 /* Pairs pair, pair + step, ...: independent loads. The fast case is packed rows. */
 template <class INDEX, int N>
-DEV void map_load_all(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 pair, u32 step,
-                      INDEX (&index)[N])
+DEV void map_load_all(const tgl_map &m, const INDEX *topk_idx, i64 row_stride, u32 pair, u32 step, INDEX (&index)[N])
 {
     if (row_stride == m.num_topk) {
 #pragma unroll
@@ -120,7 +119,10 @@ typedef struct { u32 pair[MAP_AT_ONCE], expert[MAP_AT_ONCE]; } map_pairs;
 DEV u32 map_nobody(const tgl_map &m) { return MAP_HIST((u32)m.num_experts); }
 
 /* A block takes the experts from `first` on; is_first: in its first round. */
-typedef struct { u32 first; bool is_first; } map_round;
+typedef struct {
+    u32 first;
+    bool is_first;
+} map_round;
 
 /* Marks the pairs of the block's experts. The first round also counts all pairs and writes those without
  * an expert. */
@@ -141,14 +143,17 @@ DEV void map_mark(const tgl_map &m, const map_block &b, const map_round &r, cons
 #pragma unroll
         for (u32 v = 0; v < MAP_AT_ONCE; v++) {
             const bool is_mine = min(p.pair[v] / 32, (u32)b.num_blocks - 1) == (u32)b.block;
-            if (p.expert[v] == nobody && p.pair[v] < (u32)m.num_pairs && is_mine)
-                m.token_topk_to_pos[p.pair[v]] = -1;
+            if (p.expert[v] == nobody && p.pair[v] < (u32)m.num_pairs && is_mine) m.token_topk_to_pos[p.pair[v]] = -1;
         }
 }
 
 /* A lane's part of an expert's marks, which begin at address `marks`: words begin .. end - 1, and the number
  * of pairs in the lanes before. */
-typedef struct { u32 marks; i32 begin, end; u32 before; } map_words;
+typedef struct {
+    u32 marks;
+    i32 begin, end;
+    u32 before;
+} map_words;
 
 /* N words per lane, with fewer than 1 << BITS pairs. */
 template <int N, int BITS> DEV map_words map_words_of(u32 marks, i32 runs, u32 lane)
@@ -173,7 +178,7 @@ DEV map_words map_words_of(const tgl_map &m, u32 marks, u32 lane)
 #pragma unroll 1
     for (i32 i = begin; i < end; i++) pairs += __popc(shared_load_u32(marks + 4 * i));
     __syncwarp();
-    return { marks, begin, end, warp_exclusive_scan_by_votes<9>(pairs) };    /* max 8 words: 9 bits */
+    return { marks, begin, end, warp_exclusive_scan_by_votes<9>(pairs) }; /* max 8 words: 9 bits */
 }
 
 /* Length of the segment of an expert with this bin, in units of the alignment. */
@@ -181,8 +186,7 @@ DEV u32 map_units(const tgl_map &m, u32 bin) { return __umulhi(bin, m.per_unit);
 
 /* Writes the segment of expert e, which begins at `start`, by `parts` warps, a power of two. Warp `part`
  * writes the pairs of its share of the lanes; the last warp starts with the padding. */
-DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start, u32 bin, u32 lane, i32 part,
-                         i32 parts)
+DEV void map_write_owned(const tgl_map &m, i32 e, const map_words &w, i32 start, u32 bin, u32 lane, i32 part, i32 parts)
 {
     i32 position = start + (i32)w.before;
     const i32 end = ((i32)lane & (parts - 1)) == part ? w.end : w.begin;
@@ -245,7 +249,7 @@ template <class EACH> DEV void map_write(const tgl_map &m, const map_block &b, c
             map_write_owned(m, e, w, (i32)low, shared_load_u32(hist + 4 * e), lane, part, parts);
         first += b.num_blocks << b.owned_bits;
         if (first >= m.num_experts) break;
-        __syncthreads();                        /* more experts: mark their pairs */
+        __syncthreads(); /* more experts: mark their pairs */
 #pragma unroll 1
         for (u32 i = tid; i < (u32)MAP_MARKS(b.owned_bits, m.num_pairs); i += threads) b.marks[i] = 0;
         __syncthreads();

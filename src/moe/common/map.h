@@ -14,7 +14,7 @@ typedef struct {
     uint32_t alignment;
     uint32_t is_aligned; /* the arrays by position begin at multiples of 16 bytes */
     tgl_divisor by_alignment, by_topk;
-    uint32_t hist_begin, per_unit;  /* of map_write(), see below */
+    uint32_t hist_begin, per_unit; /* of map_write(), see below */
 } tgl_map;
 
 /* The length of a segment with `count` pairs. */
@@ -29,13 +29,12 @@ TGL_INLINE uint32_t tgl_map_aligned(const tgl_map *m, uint32_t count)
  * each of its experts. */
 #define MAP_MAX_PAIRS 8192
 #define MAP_OWNED_BITS 4
-#define MAP_AT_ONCE 4                   /* pairs per thread */
+#define MAP_AT_ONCE 4 /* pairs per thread */
 #define MAP_RUNS(num_pairs) (((num_pairs) + 31) / 32)
 #define MAP_HIST(num_experts) (((num_experts) + 255) / 256 * 256)
 #define MAP_MARKS(owned_bits, num_pairs) (((MAP_RUNS(num_pairs) << (owned_bits)) + 3) / 4 * 4)
 #define MAP_BINS(num_experts) (MAP_HIST(num_experts) + 4)
-#define MAP_SHARED(num_experts, owned_bits, num_pairs) \
-    (4 * (MAP_BINS(num_experts) + MAP_MARKS(owned_bits, num_pairs)))
+#define MAP_SHARED(num_experts, owned_bits, num_pairs) (4 * (MAP_BINS(num_experts) + MAP_MARKS(owned_bits, num_pairs)))
 
 /* Bins start at hist_begin, so that the high word of bin * per_unit is the segment's length in units of the
  * alignment, rounded up. Let d be the alignment, or MAP_MAX_PAIRS if that is less (the result is the same).

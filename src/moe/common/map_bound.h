@@ -17,8 +17,8 @@ static inline int64_t tgl_map_max_positions(int64_t num_pairs, int64_t num_exper
 }
 
 /* The error for a total above INT32_MAX: format and arguments. */
-#define TGL_MAP_TOO_LARGE(total)                                                                   \
-    "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is %s%lld, want < 2^31",     \
+#define TGL_MAP_TOO_LARGE(total)                                                               \
+    "alignment: num_tokens * num_topk + (alignment - 1) * num_experts is %s%lld, want < 2^31", \
         (total) == INT64_MAX ? ">= " : "", (long long)(total)
 
 #endif

@@ -9,11 +9,11 @@
 #include "tegula/moe.h"
 
 /* A mapping in a signature, for `slots` slots per token; its rules, behind `where`. */
-#define TGL_MAP_TEXT(slots)                                                                                      \
-    "mapping{pos_to_expert: i32[num_positions], pos_to_token: i32[num_positions],"                               \
-    " pos_to_token_topk: i32[num_positions], token_topk_to_pos: i32[num_tokens, " slots "],"                     \
-    " expert_start: i32[num_local_experts], expert_end: i32[num_local_experts],"                                 \
-    " num_tokens_per_expert: i32[num_local_experts], count: i32[num_local_experts]?,"                            \
+#define TGL_MAP_TEXT(slots)                                                                  \
+    "mapping{pos_to_expert: i32[num_positions], pos_to_token: i32[num_positions],"           \
+    " pos_to_token_topk: i32[num_positions], token_topk_to_pos: i32[num_tokens, " slots "]," \
+    " expert_start: i32[num_local_experts], expert_end: i32[num_local_experts],"             \
+    " num_tokens_per_expert: i32[num_local_experts], count: i32[num_local_experts]?,"        \
     " psum_end: i32[num_local_experts]?, num_tokens_per_expert_host: i32[num_local_experts]? host}"
 #define TGL_MAP_RULES "num_positions < 2^31, num_local_experts < 2^31"
 
@@ -27,8 +27,8 @@ tgl_status tgl_map_check_total(int64_t num_pairs, int64_t num_experts, int64_t a
 
 /* For tensors that passed the checks. On CUDA num_tokens_per_expert_host becomes its device address; memory
  * that is not page-locked is an error. */
-tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment,
-                      tgl_stream stream, tgl_map *out);
+tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment, tgl_stream stream,
+                      tgl_map *out);
 
 /* The kernels of get_fused_mapping: for few pairs, for more in a single tile, for any number.
  * tgl_map_expert_bits() is their macro EXPERT_BITS. */

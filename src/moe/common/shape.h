@@ -16,16 +16,16 @@ static inline tgl_shape tgl_shape_of_tokens(int64_t num_tokens)
 }
 
 /* The launch shapes of an op with a warp per token, and of its wide kernel, with a block per token. */
-#define TGL_TOKEN_SHAPES(problem, wide_threads)                                                         \
-    static tgl_shape warps_shape(void *context, const tgl_target *target)                               \
-    {                                                                                                   \
-        const problem *p = context;                                                                     \
-        return tgl_shape_with(tgl_shape_of_tokens(p->num_tokens), p, sizeof *p);                        \
-    }                                                                                                   \
-    static tgl_shape wide_shape(void *context, const tgl_target *target)                                \
-    {                                                                                                   \
-        const problem *p = context;                                                                     \
-        return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens, wide_threads), p, sizeof *p);          \
+#define TGL_TOKEN_SHAPES(problem, wide_threads)                                                \
+    static tgl_shape warps_shape(void *context, const tgl_target *target)                      \
+    {                                                                                          \
+        const problem *p = context;                                                            \
+        return tgl_shape_with(tgl_shape_of_tokens(p->num_tokens), p, sizeof *p);               \
+    }                                                                                          \
+    static tgl_shape wide_shape(void *context, const tgl_target *target)                       \
+    {                                                                                          \
+        const problem *p = context;                                                            \
+        return tgl_shape_with(tgl_shape_of_blocks(p->num_tokens, wide_threads), p, sizeof *p); \
     }
 
 #endif

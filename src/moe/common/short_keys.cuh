@@ -13,11 +13,14 @@
 static_assert(NUM_LISTS >= 1 && NUM_LISTS <= 8, "NUM_LISTS is 1 .. 8");
 
 enum {
-    EXPERT_BITS = (NUM_LISTS == 1 ? 7 : NUM_LISTS == 2 ? 8 : NUM_LISTS <= 4 ? 9 : 10),
+    EXPERT_BITS = (NUM_LISTS == 1   ? 7
+                   : NUM_LISTS == 2 ? 8
+                   : NUM_LISTS <= 4 ? 9
+                                    : 10),
     EXPERT_MASK = (1 << EXPERT_BITS) - 1
 };
 
-typedef struct { u32 key[NUM_LISTS][4]; } lists;    /* each in descending order */
+typedef struct { u32 key[NUM_LISTS][4]; } lists; /* each in descending order */
 
 DEV u32 short_key(u32 key, u32 expert) { return (key & ~EXPERT_MASK) | (~expert & EXPERT_MASK); }
 DEV u32 expert_of(u32 short_key) { return ~short_key & EXPERT_MASK; }

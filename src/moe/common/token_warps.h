@@ -3,8 +3,8 @@
 #ifndef TEGULA_MOE_TOKEN_WARPS_H
 #define TEGULA_MOE_TOKEN_WARPS_H
 
-#define TOKEN_BLOCK_WARPS 8             /* max */
-#define TOKEN_FEW 512                   /* up to this many tokens: 1 warp */
-#define TOKEN_SOME 2048                 /* up to this many: 4 warps */
+#define TOKEN_BLOCK_WARPS 8 /* max */
+#define TOKEN_FEW 512       /* up to this many tokens: 1 warp */
+#define TOKEN_SOME 2048     /* up to this many: 4 warps */
 
 #endif

@@ -8,7 +8,7 @@
 #include "device/ptx.cuh"
 #include "numerics/rank.h"
 
-#define ALL_RANKS 0xffffffffffffffffull         /* a limit above every rank */
+#define ALL_RANKS 0xffffffffffffffffull /* a limit above every rank */
 
 DEV u64 warp_max_u64(u64 v)
 {
@@ -42,7 +42,7 @@ DEV u64 best_below(u64 limit, const float *row, u32 size, u32 first, u32 step)
     return best;
 }
 
-typedef struct { float first, second; } two;    /* first >= second */
+typedef struct { float first, second; } two; /* first >= second */
 
 /* The best two of two pairs. */
 DEV two best_two(two a, two b)

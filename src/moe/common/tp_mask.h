@@ -12,15 +12,17 @@
 typedef struct {
     int64_t group, num_tp_ranks, tp_rank;
     tgl_divisor by_group, by_num_tp_ranks;
-    uint32_t narrow_rank;                       /* tp_rank, clamped to one that no index below 2^31 has */
+    uint32_t narrow_rank; /* tp_rank, clamped to one that no index below 2^31 has */
 } tgl_tp_mask;
 
 TGL_INLINE tgl_tp_mask tgl_tp_mask_of(int64_t group, int64_t num_tp_ranks, int64_t tp_rank)
 {
-    const tgl_tp_mask mask = {
-        group, num_tp_ranks, tp_rank, tgl_divisor_of(group), tgl_divisor_of(num_tp_ranks),
-        (uint32_t)(tp_rank < TGL_DIVIDE_LIMIT ? tp_rank : TGL_DIVIDE_LIMIT)
-    };
+    const tgl_tp_mask mask = { group,
+                               num_tp_ranks,
+                               tp_rank,
+                               tgl_divisor_of(group),
+                               tgl_divisor_of(num_tp_ranks),
+                               (uint32_t)(tp_rank < TGL_DIVIDE_LIMIT ? tp_rank : TGL_DIVIDE_LIMIT) };
     return mask;
 }
 

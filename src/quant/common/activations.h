@@ -10,9 +10,9 @@
 typedef struct {
     tgl_values x;
     int64_t num_cols;
-    float clamp;                        /* infinite: none */
-    bool is_bf16;                       /* activations are rounded to bf16 */
-    const int32_t *pos_to_token_topk;   /* NULL: no weights */
+    float clamp;                      /* infinite: none */
+    bool is_bf16;                     /* activations are rounded to bf16 */
+    const int32_t *pos_to_token_topk; /* NULL: no weights */
     const float *topk_weights;
     int64_t num_weights;
 } tgl_activations;
@@ -32,8 +32,7 @@ void tgl_count_clamped(const tgl_activations *a, int64_t row, int64_t counts[3])
 
 /* ---- fast loops (activations_fast.c) ---- */
 
-TGL_DECLARE_FAST(const void *, tgl_read_activations, const void *a, int64_t row, int64_t col, int64_t count,
-                 float *to);
+TGL_DECLARE_FAST(const void *, tgl_read_activations, const void *a, int64_t row, int64_t col, int64_t count, float *to);
 TGL_DECLARE_FAST(void, tgl_count_clamped, const tgl_activations *a, int64_t row, int64_t counts[3]);
 
 /* Is nothing clamped, and every exp(-gate) a normal number? Then a shorter loop has the same results; nearly

@@ -8,16 +8,16 @@
 #include "quant/common/swiglu_lanes.h"
 
 enum {
-    STEP = 128,             /* columns at a time */
-    PIECE = 512,            /* columns that take the slow loop if one value is large */
-    MAX_COUNTED = 1 << 16   /* columns counted in 32 bits */
+    STEP = 128,           /* columns at a time */
+    PIECE = 512,          /* columns that take the slow loop if one value is large */
+    MAX_COUNTED = 1 << 16 /* columns counted in 32 bits */
 };
 
 bool TGL_FAST(tgl_swiglu_is_small)(const float *gates, const float *ups, int64_t count, float clamp)
 {
     const float gate = tgl_f32_from_bits((uint32_t)tgl_run_amax(gates, false, count));
     const float up = tgl_f32_from_bits((uint32_t)tgl_run_amax(ups, false, count));
-    return gate <= TGL_EXP_SMALL && gate <= clamp && up <= clamp;       /* not with a NaN */
+    return gate <= TGL_EXP_SMALL && gate <= clamp && up <= clamp; /* not with a NaN */
 }
 
 /* ---- f32 gates ---- */
@@ -38,7 +38,7 @@ static void activate_f32(const float *gates, const float *ups, int64_t count, in
 /* ---- bf16 gates ----
  * A table has silu of all 65536. A model's gates span a few powers of 2, whose entries fit into L1. */
 
-static float silu_of[1 << 16];          /* by the gate's bits */
+static float silu_of[1 << 16]; /* by the gate's bits */
 static pthread_once_t silu_once = PTHREAD_ONCE_INIT;
 
 static void fill_silu(void)
@@ -66,7 +66,7 @@ TGL_ALWAYS_INLINE void look_up(const uint16_t *gates, int64_t count, float *rest
 
 /* silu_at_clamp: silu of a clamped gate. */
 TGL_ALWAYS_INLINE void activate_step(const uint16_t *gates, const uint16_t *ups, int64_t count, bool has_clamp,
-                          float clamp, float silu_at_clamp, float *restrict to)
+                                     float clamp, float silu_at_clamp, float *restrict to)
 {
     float silu[STEP];
     look_up(gates, count, silu);
@@ -77,8 +77,8 @@ TGL_ALWAYS_INLINE void activate_step(const uint16_t *gates, const uint16_t *ups,
     }
 }
 
-static void activate_bf16(const uint16_t *gates, const uint16_t *ups, int64_t count, int64_t ahead,
-                          float clamp, float *restrict to)
+static void activate_bf16(const uint16_t *gates, const uint16_t *ups, int64_t count, int64_t ahead, float clamp,
+                          float *restrict to)
 {
     const float silu_at_clamp = clamp / tgl_swiglu_divisor(clamp);
     for (int64_t i = 0; i < count; i += STEP) {

@@ -60,14 +60,11 @@ tgl_codes tgl_codes_of(const DLTensor *t, int format, tgl_sf sf, tgl_blocks bloc
     return (tgl_codes){ tgl_data(t), stride, format, sf, blocks.rows, blocks.cols, 0 };
 }
 
-static float value_of_values(const void *values, int64_t row, int64_t col)
-{
-    return tgl_value_of(values, row, col);
-}
+static float value_of_values(const void *values, int64_t row, int64_t col) { return tgl_value_of(values, row, col); }
 
 tgl_reader tgl_read_values(const tgl_values *values)
 {
-    return (tgl_reader){ value_of_values, TGL_CHOOSE(NULL, tgl_read_values), values, values->is_bf16, false,
+    return (tgl_reader){ value_of_values,  TGL_CHOOSE(NULL, tgl_read_values), values, values->is_bf16, false,
                          values->row_bytes };
 }
 
@@ -77,10 +74,7 @@ float tgl_decoded(const tgl_codes *c, int64_t row, int64_t col)
     return get_code(c->format, c->data + row * c->row_bytes, col) * factor;
 }
 
-static float value_of_codes(const void *codes, int64_t row, int64_t col)
-{
-    return tgl_decoded(codes, row, col);
-}
+static float value_of_codes(const void *codes, int64_t row, int64_t col) { return tgl_decoded(codes, row, col); }
 
 tgl_reader tgl_read_codes(const tgl_codes *codes)
 {
@@ -112,7 +106,7 @@ static float factor_of(const tgl_cast *c, int64_t m, int64_t k)
     for (int64_t i = m * c->block_rows; i < row_end; i++)
         for (int64_t j = k * c->block_cols; j < col_end; j++) {
             const float magnitude = fabsf(c->from.value(c->from.context, i, j));
-            if (magnitude > amax) amax = magnitude;         /* not a NaN */
+            if (magnitude > amax) amax = magnitude; /* not a NaN */
         }
     const tgl_scale scale = tgl_scale_of(amax, c->rule);
     tgl_sf_set(&c->sf, m, c->first_sf + k, c->num_sf, scale.sf);
@@ -132,21 +126,15 @@ void tgl_cast_block(const tgl_cast *c, int64_t m, int64_t k)
         }
 }
 
-static void cast_rows(const void *context, int64_t begin, int64_t end)      /* of blocks */
+static void cast_rows(const void *context, int64_t begin, int64_t end) /* of blocks */
 {
     const tgl_cast *c = context;
     for (int64_t m = begin; m < end; m++)
         for (int64_t k = 0; k < tgl_ceil_div(c->num_cols, c->block_cols); k++) tgl_cast_block(c, m, k);
 }
 
-static void cast_row(const tgl_cast *c, int64_t row, tgl_kept kept)
-{
-    cast_rows(c, row, row + 1);
-}
-void tgl_cast_row(const tgl_cast *c, int64_t row, tgl_kept kept)
-{
-    TGL_CHOOSE(cast_row, tgl_cast_row)(c, row, kept);
-}
+static void cast_row(const tgl_cast *c, int64_t row, tgl_kept kept) { cast_rows(c, row, row + 1); }
+void tgl_cast_row(const tgl_cast *c, int64_t row, tgl_kept kept) { TGL_CHOOSE(cast_row, tgl_cast_row)(c, row, kept); }
 
 static tgl_status run_cast(const tgl_cast *c)
 {

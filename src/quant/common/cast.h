@@ -14,21 +14,20 @@
 typedef float (*tgl_value_function)(const void *context, int64_t row, int64_t col);
 
 /* Returns `count` values from (row, col) on, bf16 or f32: their address in memory, or `buffer`. */
-typedef const void *(*tgl_read_function)(const void *context, int64_t row, int64_t col, int64_t count,
-                                         float *buffer);
+typedef const void *(*tgl_read_function)(const void *context, int64_t row, int64_t col, int64_t count, float *buffer);
 typedef struct {
     tgl_value_function value;
     tgl_read_function read; /* for fast loops; may be NULL if plain ones run */
     const void *context;
-    bool is_bf16;           /* the type that `read` returns, else f32 */
-    bool is_buffered;       /* `read` computes values, into the buffer */
-    int64_t row_bytes;      /* row stride of values in memory, else 0 */
+    bool is_bf16;      /* the type that `read` returns, else f32 */
+    bool is_buffered;  /* `read` computes values, into the buffer */
+    int64_t row_bytes; /* row stride of values in memory, else 0 */
 } tgl_reader;
 
 /* bf16 or f32 in memory. */
 typedef struct {
     const char *data;
-    int64_t row_bytes;      /* row stride */
+    int64_t row_bytes; /* row stride */
     bool is_bf16;
 } tgl_values;
 
@@ -39,13 +38,13 @@ typedef struct {
     int format;
     tgl_sf sf;
     int64_t block_rows, block_cols;
-    int64_t first_sf;       /* column of sf for column 0 */
+    int64_t first_sf; /* column of sf for column 0 */
 } tgl_codes;
 
 tgl_values tgl_values_of(const DLTensor *t);
 tgl_codes tgl_codes_of(const DLTensor *t, int format, tgl_sf sf, tgl_blocks blocks);
 tgl_reader tgl_read_values(const tgl_values *values);
-tgl_reader tgl_read_codes(const tgl_codes *codes);      /* code * sf, rounded to f32 */
+tgl_reader tgl_read_codes(const tgl_codes *codes); /* code * sf, rounded to f32 */
 
 static inline float tgl_value_at(const void *values, bool is_bf16, int64_t i)
 {
@@ -55,7 +54,7 @@ static inline float tgl_value_of(const tgl_values *v, int64_t row, int64_t col)
 {
     return tgl_value_at(v->data + row * v->row_bytes, v->is_bf16, col);
 }
-float tgl_decoded(const tgl_codes *codes, int64_t row, int64_t col);    /* code * sf */
+float tgl_decoded(const tgl_codes *codes, int64_t row, int64_t col); /* code * sf */
 
 /* A row of code * sf, rounded to f32, then to bf16 if is_bf16. */
 void tgl_decode_row(const tgl_codes *codes, int64_t row, int64_t count, bool is_bf16, void *to);
@@ -69,12 +68,12 @@ typedef struct {
     tgl_scale_rule rule;
     int64_t block_rows, block_cols;
     tgl_sf sf;
-    int64_t first_sf;       /* column of sf for column 0 */
-    int64_t num_sf;         /* columns of sf */
-    bool is_given;          /* sf is read, and inv = 1 / sf; else it is written */
-    uint8_t *out;           /* NULL: only factors are wanted */
-    int64_t out_stride;     /* row stride of out, in bytes */
-    bool is_transposed;     /* e4m3 only: out is [num_cols, num_rows] */
+    int64_t first_sf;   /* column of sf for column 0 */
+    int64_t num_sf;     /* columns of sf */
+    bool is_given;      /* sf is read, and inv = 1 / sf; else it is written */
+    uint8_t *out;       /* NULL: only factors are wanted */
+    int64_t out_stride; /* row stride of out, in bytes */
+    bool is_transposed; /* e4m3 only: out is [num_cols, num_rows] */
 } tgl_cast;
 
 /* The whole matrix, on all threads. */
@@ -82,7 +81,10 @@ tgl_status tgl_run_cast(const tgl_cast *cast);
 
 /* One row, if block_rows is 1. `kept` is a buffer for values, so that fast loops need not compute them twice:
  * as large as the stack allows, of which a call takes 64 KiB at most. */
-typedef struct { float *values; int64_t bytes; } tgl_kept;
+typedef struct {
+    float *values;
+    int64_t bytes;
+} tgl_kept;
 void tgl_cast_row(const tgl_cast *cast, int64_t row, tgl_kept kept);
 
 /* The reference: block (m, k) of factors and its codes. */
@@ -97,8 +99,7 @@ TGL_DECLARE_FAST(const void *, tgl_read_values, const void *values, int64_t row,
                  float *buffer);
 TGL_DECLARE_FAST(const void *, tgl_read_codes, const void *codes, int64_t row, int64_t col, int64_t count,
                  float *buffer);
-TGL_DECLARE_FAST(void, tgl_decode_row, const tgl_codes *codes, int64_t row, int64_t count, bool is_bf16,
-                 void *to);
+TGL_DECLARE_FAST(void, tgl_decode_row, const tgl_codes *codes, int64_t row, int64_t count, bool is_bf16, void *to);
 TGL_DECLARE_FAST(tgl_status, tgl_run_cast, const tgl_cast *cast);
 TGL_DECLARE_FAST(void, tgl_cast_row, const tgl_cast *cast, int64_t row, tgl_kept kept);
 

@@ -12,22 +12,22 @@
 #include "quant/common/lanes.h"
 
 enum {
-    PIECE = 512,                /* columns scaled, then encoded, at a time; a multiple of 8 */
-    KEPT_BYTES = 32 << 10,      /* of computed values in a tile; on the stack, of which a call takes 64 KiB */
-    MAX_BLOCKS = PIECE,         /* across a tile */
-    MAX_COLS = 4096,            /* of a tile */
-    MIN_COLS = 64,              /* of a tile, however many rows it has */
-    MIN_DECODED_COLS = 256,     /* of a tile of codes: decoding some twice is faster than short runs (128 rows on
-                                 * a Neoverse-V1: 1.8 ms, with 64 columns 2.4) */
-    NARROW = 16,                /* narrower blocks have the amax of each column first */
-    WIDE = 64,                  /* so have blocks of several rows if narrower than this */
+    PIECE = 512,            /* columns scaled, then encoded, at a time; a multiple of 8 */
+    KEPT_BYTES = 32 << 10,  /* of computed values in a tile; on the stack, of which a call takes 64 KiB */
+    MAX_BLOCKS = PIECE,     /* across a tile */
+    MAX_COLS = 4096,        /* of a tile */
+    MIN_COLS = 64,          /* of a tile, however many rows it has */
+    MIN_DECODED_COLS = 256, /* of a tile of codes: decoding some twice is faster than short runs (128 rows on
+                             * a Neoverse-V1: 1.8 ms, with 64 columns 2.4) */
+    NARROW = 16,            /* narrower blocks have the amax of each column first */
+    WIDE = 64,              /* so have blocks of several rows if narrower than this */
     MAX_TRANSPOSED_COLS = 512,
-    TILE_BYTES = 256 << 10      /* of values read twice: a part of a core's L2 */
+    TILE_BYTES = 256 << 10 /* of values read twice: a part of a core's L2 */
 };
 
 enum { INFINITE = 0x7F800000 };
 
-#define ALONE __attribute__((noinline))         /* for a frame and registers of its own */
+#define ALONE __attribute__((noinline)) /* for a frame and registers of its own */
 
 static const char *at_value(const void *values, bool is_bf16, int64_t i)
 {
@@ -52,8 +52,8 @@ TGL_ALWAYS_INLINE void walk_on(walk *w)
  * As bits of floats without the sign, compared as integers. NaN is above all numbers. */
 
 /* Raises the amax of the blocks of `count` columns of a row, from `col` on. */
-TGL_ALWAYS_INLINE void raise_blocks_of(const void *values, bool is_bf16, int64_t col, int64_t count,
-                                       int64_t block_cols, int32_t *amax)
+TGL_ALWAYS_INLINE void raise_blocks_of(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                                       int32_t *amax)
 {
     for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w)) {
         const int32_t here = tgl_run_amax(at_value(values, is_bf16, w.at - col), is_bf16, w.end - w.at);
@@ -68,7 +68,10 @@ ALONE static void raise_blocks(const void *values, bool is_bf16, int64_t col, in
 }
 
 /* Blocks of several rows, or narrow ones: first the amax of each column, in the bits of the values. */
-typedef union { TGL_LINES int16_t of_bf16[PIECE]; int32_t of_floats[PIECE]; } column_amax;
+typedef union {
+    TGL_LINES int16_t of_bf16[PIECE];
+    int32_t of_floats[PIECE];
+} column_amax;
 
 static void raise_columns(const void *values, bool is_bf16, int64_t count, column_amax *columns)
 {
@@ -90,12 +93,11 @@ static void raise_columns(const void *values, bool is_bf16, int64_t count, colum
 }
 
 /* Raises the amax of the blocks of `count` columns from `col` on. */
-static void join_columns(const column_amax *columns, bool is_bf16, int64_t col, int64_t count,
-                         int64_t block_cols, int32_t *amax)
+static void join_columns(const column_amax *columns, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                         int32_t *amax)
 {
     if (block_cols == 1)
-        for (int64_t i = 0; i < count; i++)
-            amax[col + i] = is_bf16 ? columns->of_bf16[i] << 16 : columns->of_floats[i];
+        for (int64_t i = 0; i < count; i++) amax[col + i] = is_bf16 ? columns->of_bf16[i] << 16 : columns->of_floats[i];
     else
         for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w))
             for (int64_t i = w.at - col; i < w.end - col; i++) {
@@ -106,10 +108,10 @@ static void join_columns(const column_amax *columns, bool is_bf16, int64_t col, 
 
 /* ---- factors ---- */
 
-TGL_ALWAYS_INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_rule rule,
-                                    bool is_rounded, float *restrict sf, float *restrict inv)
+TGL_ALWAYS_INLINE void scale_blocks(const int32_t *restrict amax, int64_t count, tgl_scale_rule rule, bool is_rounded,
+                                    float *restrict sf, float *restrict inv)
 {
-    rule.is_rounded = is_rounded;               /* a constant */
+    rule.is_rounded = is_rounded; /* a constant */
     for (int64_t k = 0; k < count; k++) {
         const tgl_scale scale = tgl_scale_of(tgl_f32_from_bits((uint32_t)amax[k]), rule);
         sf[k] = scale.sf;
@@ -117,8 +119,7 @@ TGL_ALWAYS_INLINE void scale_blocks(const int32_t *restrict amax, int64_t count,
     }
 }
 
-ALONE static void write_factors(const tgl_cast *c, int64_t m, int64_t k, const int32_t *amax, int64_t count,
-                                float *inv)
+ALONE static void write_factors(const tgl_cast *c, int64_t m, int64_t k, const int32_t *amax, int64_t count, float *inv)
 {
     float sf[MAX_BLOCKS];
     if (c->rule.is_rounded) scale_blocks(amax, count, c->rule, true, sf, inv);
@@ -138,8 +139,8 @@ TGL_ALWAYS_INLINE void times(const void *values, bool is_bf16, int64_t count, co
 }
 
 /* to = values * the factor of their block; `col` as in raise_blocks(). */
-TGL_ALWAYS_INLINE void times_blocks(const void *values, bool is_bf16, int64_t col, int64_t count,
-                                    int64_t block_cols, const float *factors, float *to)
+TGL_ALWAYS_INLINE void times_blocks(const void *values, bool is_bf16, int64_t col, int64_t count, int64_t block_cols,
+                                    const float *factors, float *to)
 {
     if (block_cols == 1) times(values, is_bf16, count, factors + col, true, to);
     else
@@ -182,8 +183,7 @@ static void encode(int format, const float *restrict values, int64_t count, bool
  * own. */
 static bool can_encode_small(int format, int64_t block_cols)
 {
-    return format == TGL_FORMAT_E4M3 ||
-           (format == TGL_FORMAT_E2M1 && (block_cols % 2 == 0 || block_cols == 1));
+    return format == TGL_FORMAT_E4M3 || (format == TGL_FORMAT_E2M1 && (block_cols % 2 == 0 || block_cols == 1));
 }
 
 TGL_ALWAYS_INLINE void small_run(int format, const void *values, bool is_bf16, int64_t count, int64_t ahead,
@@ -199,12 +199,12 @@ TGL_ALWAYS_INLINE void small_blocks(int format, const void *values, bool is_bf16
     if (block_cols == 1) small_run(format, values, is_bf16, count, ahead, factors + col, true, to);
     else
         for (walk w = walk_from(col, count, block_cols); w.at < w.stop; walk_on(&w))
-            small_run(format, at_value(values, is_bf16, w.at - col), is_bf16, w.end - w.at, ahead,
-                      factors + w.block, false, to + tgl_code_bytes(format, w.at - col));
+            small_run(format, at_value(values, is_bf16, w.at - col), is_bf16, w.end - w.at, ahead, factors + w.block,
+                      false, to + tgl_code_bytes(format, w.at - col));
 }
 
-ALONE static void encode_small(int format, const void *values, bool is_bf16, int64_t col, int64_t count,
-                               int64_t ahead, int64_t block_cols, const float *factors, uint8_t *to)
+ALONE static void encode_small(int format, const void *values, bool is_bf16, int64_t col, int64_t count, int64_t ahead,
+                               int64_t block_cols, const float *factors, uint8_t *to)
 {
     enum { E4M3 = TGL_FORMAT_E4M3, E2M1 = TGL_FORMAT_E2M1 };
     const bool is_e4m3 = format == E4M3;
@@ -217,8 +217,8 @@ ALONE static void encode_small(int format, const void *values, bool is_bf16, int
 /* ---- decoding ---- */
 
 /* A block may begin and end inside a pair or a group of eight. */
-TGL_ALWAYS_INLINE void from_e2m1(const uint8_t *restrict row, int64_t col, int64_t count, float factor,
-                                 bool is_bf16, void *restrict to)
+TGL_ALWAYS_INLINE void from_e2m1(const uint8_t *restrict row, int64_t col, int64_t count, float factor, bool is_bf16,
+                                 void *restrict to)
 {
     const int64_t before = tgl_min(col % 2, count), num_pairs = (count - before) / 2;
     const uint8_t *pairs = row + (col + before) / 2;
@@ -231,8 +231,7 @@ TGL_ALWAYS_INLINE void from_e2m1(const uint8_t *restrict row, int64_t col, int64
         tgl_store_as(to, is_bf16, count - 1, tgl_e2m1x2_even_to_f32(row[(col + count) / 2]) * factor);
 }
 
-TGL_ALWAYS_INLINE void from_e5m6(const uint8_t *row, int64_t col, int64_t count, float factor, bool is_bf16,
-                                 void *to)
+TGL_ALWAYS_INLINE void from_e5m6(const uint8_t *row, int64_t col, int64_t count, float factor, bool is_bf16, void *to)
 {
     const int64_t before = tgl_min((8 - col % 8) % 8, count);
     if (before) {
@@ -240,8 +239,7 @@ TGL_ALWAYS_INLINE void from_e5m6(const uint8_t *row, int64_t col, int64_t count,
         uint16_t codes[8];
         memcpy(words, row + col / 8 * 12, 12);
         tgl_e5m6x8_unpack(words, codes);
-        for (int64_t i = 0; i < before; i++)
-            tgl_store_as(to, is_bf16, i, tgl_e5m6_to_f32(codes[col % 8 + i]) * factor);
+        for (int64_t i = 0; i < before; i++) tgl_store_as(to, is_bf16, i, tgl_e5m6_to_f32(codes[col % 8 + i]) * factor);
     }
     if (before < count)
         tgl_run_from_e5m6(row + (col + before) / 8 * 12, count - before, factor, is_bf16,
@@ -282,8 +280,8 @@ TGL_ALWAYS_INLINE void decode(const tgl_codes *c, int64_t row, int64_t col, int6
     const int64_t m = row / c->block_rows, bytes = is_bf16 ? 2 : 4;
     if (c->block_cols >= NARROW) {
         for (walk w = walk_from(col, count, c->block_cols); w.at < w.stop; walk_on(&w))
-            decode_run(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, c->first_sf + w.block),
-                       is_bf16, (char *)to + (w.at - col) * bytes);
+            decode_run(c->format, codes, w.at, w.end - w.at, tgl_sf_get(&c->sf, m, c->first_sf + w.block), is_bf16,
+                       (char *)to + (w.at - col) * bytes);
         return;
     }
     TGL_LINES float buffer[PIECE];
@@ -324,7 +322,7 @@ const void *TGL_FAST(tgl_read_codes)(const void *codes, int64_t row, int64_t col
 
 /* ---- tiles ---- */
 
-static int64_t bytes_of(const tgl_cast *c) { return c->from.is_bf16 ? 2 : 4; }     /* of a value */
+static int64_t bytes_of(const tgl_cast *c) { return c->from.is_bf16 ? 2 : 4; } /* of a value */
 
 /* Is it encoded by tables: bf16 in memory, in long blocks? Tables need not know whether products are small,
  * so with given factors values are read once. */
@@ -340,19 +338,19 @@ static bool is_read_once(const tgl_cast *c) { return c->is_given && has_tables(c
  * as stay in the cache between finding the factors and using them. */
 static int64_t tile_cols_of(const tgl_cast *c)
 {
-    if (c->block_cols > c->num_cols / 4) return c->num_cols;    /* a word holds all factors of a row */
+    if (c->block_cols > c->num_cols / 4) return c->num_cols; /* a word holds all factors of a row */
     const int64_t rows = is_read_once(c) ? 1 : tgl_min(c->block_rows, c->num_rows);
     const int64_t fits = (c->from.is_buffered ? KEPT_BYTES / bytes_of(c) : TILE_BYTES / 4) / rows;
     const int64_t at_most = c->is_transposed ? MAX_TRANSPOSED_COLS : tgl_min(MAX_COLS, PIECE * c->block_cols);
     const int64_t at_least = c->from.is_buffered && !c->from.is_bf16 ? MIN_DECODED_COLS : MIN_COLS;
     const int64_t wanted = tgl_min(tgl_max(fits, at_least), at_most), unit = 4 * c->block_cols;
     const int64_t tiles = tgl_ceil_div(c->num_cols, tgl_max(wanted / unit, 1) * unit);
-    return tgl_min(tgl_ceil_div(c->num_cols, tiles * unit) * unit, c->num_cols);     /* of about one size */
+    return tgl_min(tgl_ceil_div(c->num_cols, tiles * unit) * unit, c->num_cols); /* of about one size */
 }
 
 /* Tiles share this, one after another. Computed values use no tables. */
 typedef union {
-    tgl_tables tables;              /* for factors of all tiles */
+    tgl_tables tables; /* for factors of all tiles */
     TGL_LINES float kept[KEPT_BYTES / sizeof(float)];
 } tile_scratch;
 
@@ -361,7 +359,7 @@ typedef struct {
     tgl_tables *tables;
     tgl_kept kept;
     int64_t row, num_rows, col, num_cols, num_blocks;
-    int64_t ahead;                  /* bytes from values to what is prefetched, or 0 */
+    int64_t ahead; /* bytes from values to what is prefetched, or 0 */
     int32_t amax[MAX_BLOCKS];
     float inv[MAX_BLOCKS];
 } tile;
@@ -401,8 +399,7 @@ ALONE static int32_t find_tile_amax(tile *t)
     const tgl_cast *c = t->cast;
     const bool is_bf16 = c->from.is_bf16;
     memset(t->amax, 0, (size_t)t->num_blocks * sizeof *t->amax);
-    const bool has_runs = c->block_cols >= (t->num_rows == 1 ? NARROW : WIDE) &&
-                          (t->num_rows == 1 || TGL_HAS_NEON);
+    const bool has_runs = c->block_cols >= (t->num_rows == 1 ? NARROW : WIDE) && (t->num_rows == 1 || TGL_HAS_NEON);
     const bool is_whole = !c->from.is_buffered || is_kept(t, t->num_rows - 1, t->num_cols - 1);
     const int64_t step = has_runs && is_whole ? t->num_cols : PIECE;
     TGL_LINES float buffer[PIECE];
@@ -439,8 +436,8 @@ ALONE static void encode_part(tile *t, int64_t i, int64_t begin, int64_t end, bo
 {
     const tgl_cast *c = t->cast;
     if (has_tables(c)) {
-        tgl_table_blocks_to_e4m3(read_part(t, i, begin, end - begin, NULL), begin, end - begin, t->ahead,
-                                 c->block_cols, t->inv, is_small, t->tables, to);
+        tgl_table_blocks_to_e4m3(read_part(t, i, begin, end - begin, NULL), begin, end - begin, t->ahead, c->block_cols,
+                                 t->inv, is_small, t->tables, to);
         return;
     }
     TGL_LINES float buffer[PIECE];
@@ -465,27 +462,25 @@ static void transpose(const uint8_t *from, int64_t from_stride, int64_t rows, in
     const char *x = (const char *)from;
     char *out = (char *)to;
     const int64_t square_rows = rows / 16 * 16, square_cols = cols / 16 * 16;
-    for (int64_t j = 0; j < square_cols; j += 16)           /* fills lines of `to` one after another */
+    for (int64_t j = 0; j < square_cols; j += 16) /* fills lines of `to` one after another */
         for (int64_t i = 0; i < square_rows; i += 16)
             tgl_square(x + i * from_stride + j, from_stride, out + j * to_stride + i, to_stride, 1);
     const int64_t more_rows = rows - square_rows, more_cols = cols - square_cols;
-    tgl_elements(x + square_cols, from_stride, 1, out + square_cols * to_stride, to_stride, rows, more_cols,
+    tgl_elements(x + square_cols, from_stride, 1, out + square_cols * to_stride, to_stride, rows, more_cols, 1);
+    tgl_elements(x + square_rows * from_stride, from_stride, 1, out + square_rows, to_stride, more_rows, square_cols,
                  1);
-    tgl_elements(x + square_rows * from_stride, from_stride, 1, out + square_rows, to_stride, more_rows,
-                 square_cols, 1);
 }
 
 ALONE static void encode_transposed(tile *t, bool is_small)
 {
-    enum { ROWS = 64, COLS = 128 };                         /* of codes in L1; PIECE is a multiple of COLS */
-    enum { STRIDE = COLS + 64 };                            /* a power of two would use few sets of the cache */
+    enum { ROWS = 64, COLS = 128 }; /* of codes in L1; PIECE is a multiple of COLS */
+    enum { STRIDE = COLS + 64 };    /* a power of two would use few sets of the cache */
     const tgl_cast *c = t->cast;
     TGL_LINES uint8_t codes[ROWS * STRIDE];
     for (int64_t j = 0; j < t->num_cols; j += COLS)
         for (int64_t i = 0; i < t->num_rows; i += ROWS) {
             const int64_t rows = tgl_min(ROWS, t->num_rows - i), end = tgl_min(j + COLS, t->num_cols);
-            for (int64_t r = 0; r < rows; r++)
-                encode_part(t, i + r, j, end, is_small, codes + r * STRIDE);
+            for (int64_t r = 0; r < rows; r++) encode_part(t, i + r, j, end, is_small, codes + r * STRIDE);
             uint8_t *out = c->out + (t->col + j) * c->out_stride + t->row + i;
             transpose(codes, STRIDE, rows, end - j, out, c->out_stride);
         }
@@ -494,7 +489,7 @@ ALONE static void encode_transposed(tile *t, bool is_small)
 ALONE static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int64_t col, int64_t num_cols,
                            tgl_tables *tables, tgl_kept kept)
 {
-    tile t;                                     /* amax and inv are set when needed */
+    tile t; /* amax and inv are set when needed */
     t.cast = c, t.tables = tables, t.kept = kept;
     t.row = row, t.num_rows = num_rows, t.col = col, t.num_cols = num_cols;
     t.num_blocks = tgl_ceil_div(num_cols, c->block_cols);
@@ -516,8 +511,7 @@ ALONE static void run_tile(const tgl_cast *c, int64_t row, int64_t num_rows, int
         encode_transposed(&t, is_small);
     } else if (c->out) {
         uint8_t *out = c->out + row * c->out_stride + tgl_code_bytes(c->format, col);
-        for (int64_t i = 0; i < num_rows; i++)
-            encode_part(&t, i, 0, num_cols, is_small, out + i * c->out_stride);
+        for (int64_t i = 0; i < num_rows; i++) encode_part(&t, i, 0, num_cols, is_small, out + i * c->out_stride);
     }
 }
 
@@ -532,8 +526,8 @@ static void run_tiles(const void *context, int64_t begin, int64_t end)
     for (int64_t t = begin; t < end; t++) {
         const int64_t i = (c->is_transposed ? t % row_tiles : t / col_tiles) * c->block_rows;
         const int64_t j = (c->is_transposed ? t / row_tiles : t % col_tiles) * tile_cols;
-        run_tile(c, i, tgl_min(c->block_rows, c->num_rows - i), j, tgl_min(tile_cols, c->num_cols - j),
-                 &scratch.tables, (tgl_kept){ scratch.kept, sizeof scratch.kept });
+        run_tile(c, i, tgl_min(c->block_rows, c->num_rows - i), j, tgl_min(tile_cols, c->num_cols - j), &scratch.tables,
+                 (tgl_kept){ scratch.kept, sizeof scratch.kept });
     }
 }
 
@@ -546,6 +540,5 @@ tgl_status TGL_FAST(tgl_run_cast)(const tgl_cast *c)
 void TGL_FAST(tgl_cast_row)(const tgl_cast *c, int64_t row, tgl_kept kept)
 {
     const int64_t step = tile_cols_of(c);
-    for (int64_t j = 0; j < c->num_cols; j += step)
-        run_tile(c, row, 1, j, tgl_min(step, c->num_cols - j), NULL, kept);
+    for (int64_t j = 0; j < c->num_cols; j += step) run_tile(c, row, 1, j, tgl_min(step, c->num_cols - j), NULL, kept);
 }

@@ -38,21 +38,23 @@ static_assert(BLOCK_ROWS == 0 || BLOCK_ROWS == 32 || BLOCK_ROWS == 64 || BLOCK_R
 enum {
     TILE_ROWS = STRIP_ROWS,
     IS_LONG = TILE_ROWS > CHANNEL_TILE_ROWS,
-    VECTORS = TILE_ROWS / 16,                           /* of a column of codes */
-    VALUES = CHANNEL_VALUES(X),                         /* of a vector */
+    VECTORS = TILE_ROWS / 16,   /* of a column of codes */
+    VALUES = CHANNEL_VALUES(X), /* of a vector */
     VALUE_BYTES = CHANNEL_VECTOR_BYTES(X) / VALUES,
     LANES = STRIP_LANES,
-    COLS = LANES * VALUES,                              /* of a strip */
+    COLS = LANES * VALUES, /* of a strip */
     ROWS = PATCH_ROWS,
-    GROUPS = TILE_ROWS / ROWS,                          /* of threads: patches below each other */
+    GROUPS = TILE_ROWS / ROWS, /* of threads: patches below each other */
     THREADS = CHANNEL_THREADS(TILE_ROWS, ROWS, LANES),
-    BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1,   /* of rows, in a tile */
+    BLOCKS = BLOCK_ROWS ? TILE_ROWS / BLOCK_ROWS : 1, /* of rows, in a tile */
     BLOCK_GROUPS = GROUPS / BLOCKS,
-    JOINED = 32 / LANES < BLOCK_GROUPS ? 32 / LANES : BLOCK_GROUPS,     /* groups of a warp in a block of rows */
-    IS_BF16 = IS_SWIGLU || X == X_BF16,                 /* a patch holds pairs of bf16, */
-    IS_CODES = X == X_E4M3 && !IS_WIDE,                 /* or codes with a factor per row, or else f32 */
-    WORDS = IS_BF16 ? VALUES / 2 : IS_CODES ? VALUES / 4 : VALUES,
-    MAXIMA = IS_BF16 ? VALUES / 2 : VALUES              /* words of maxima: pairs of bf16, or f32 */
+    JOINED = 32 / LANES < BLOCK_GROUPS ? 32 / LANES : BLOCK_GROUPS, /* groups of a warp in a block of rows */
+    IS_BF16 = IS_SWIGLU || X == X_BF16,                             /* a patch holds pairs of bf16, */
+    IS_CODES = X == X_E4M3 && !IS_WIDE,                             /* or codes with a factor per row, or else f32 */
+    WORDS = IS_BF16 ? VALUES / 2
+    : IS_CODES      ? VALUES / 4
+                    : VALUES,
+    MAXIMA = IS_BF16 ? VALUES / 2 : VALUES /* words of maxima: pairs of bf16, or f32 */
 };
 static_assert(LANES == 2 || LANES == 8 || (LANES == 16 && !IS_TRANSPOSED), "STRIP_LANES is 2, 8 or 16");
 static_assert(ROWS == 4 || ROWS == 8 || (ROWS == 2 && IS_SWIGLU), "PATCH_ROWS is 4 or 8, of activations 2");
@@ -67,13 +69,11 @@ static_assert(VECTORS == 8 || (VECTORS == 16 && IS_TRANSPOSED && BLOCK_ROWS), "w
 #define NEEDS_MORE (ROWS == CHANNEL_TALL_ROWS || IS_SWIGLU || __CUDA_ARCH__ == 890)
 #define NEEDS_MOST (X == X_E4M3 && (LANES < CHANNEL_LANES(X) || __CUDA_ARCH__ >= 1200))
 #define NEEDS_ROOM (IS_LONG && IS_SWIGLU && (IS_CLAMPED || __CUDA_ARCH__ != 900))
-enum {
-    SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS || NEEDS_MOST ? 512 : NEEDS_ROOM ? 768 : NEEDS_MORE ? 1024 : 1536
-};
+enum { SM_THREADS = IS_WIDE ? 256 : !BLOCK_ROWS || NEEDS_MOST ? 512 : NEEDS_ROOM ? 768 : NEEDS_MORE ? 1024 : 1536 };
 #else
 enum { SM_THREADS = X == X_E4M3 ? 256 : 512 };
 #endif
-enum { MIN_BLOCKS = SM_THREADS / THREADS < 16 ? SM_THREADS / THREADS : 16 };    /* the limit of some SMs */
+enum { MIN_BLOCKS = SM_THREADS / THREADS < 16 ? SM_THREADS / THREADS : 16 }; /* the limit of some SMs */
 
 /* If factors are powers of two, activations times inverses are exact in bf16, or so small that the code is 0.
  * So pairs of them are multiplied by pairs of inverses. */
@@ -85,7 +85,7 @@ enum { HAS_PAIRS = 0 };
 
 typedef struct {
     u32 w[ROWS][WORDS];
-    float x_sf[ROWS];                                   /* of codes */
+    float x_sf[ROWS]; /* of codes */
 } patch;
 
 typedef struct {
@@ -96,13 +96,13 @@ typedef struct {
 
 /* Where a thread is. */
 typedef struct {
-    u32 thread, lane, group;                            /* in its strip */
-    i64 first, end;                                     /* rows of the tile */
-    int rows;                                           /* of the patch that exist, if BLOCK_ROWS */
-    i64 first_col, col;                                 /* of the strip, of the thread */
-    int count;                                          /* of the vector, columns that exist */
-    bool is_whole;                                      /* the tile exists and is aligned; a constant where it
-                                                         * is used, see cast_block() */
+    u32 thread, lane, group; /* in its strip */
+    i64 first, end;          /* rows of the tile */
+    int rows;                /* of the patch that exist, if BLOCK_ROWS */
+    i64 first_col, col;      /* of the strip, of the thread */
+    int count;               /* of the vector, columns that exist */
+    bool is_whole;           /* the tile exists and is aligned; a constant where it
+                              * is used, see cast_block() */
 } place;
 
 /* ---- x ---- */
@@ -171,10 +171,7 @@ DEV void load_any(const tgl_channel_cast &c, const place &at, const u8 *from, ve
 /* ---- values ---- */
 
 /* Value k of row r. Constants after unrolling. */
-DEV float value_at(const patch &p, int r, int k)
-{
-    return IS_BF16 ? bf16_at(p.w[r], k) : __uint_as_float(p.w[r][k]);
-}
+DEV float value_at(const patch &p, int r, int k) { return IS_BF16 ? bf16_at(p.w[r], k) : __uint_as_float(p.w[r][k]); }
 
 /* Four codes times their factor. */
 DEV void decode_word(u32 codes, float factor, float *v)
@@ -236,8 +233,7 @@ DEV void raise_maxima(u32 (&maxima)[MAXIMA], const place &at, const patch &p)
             for (int i = 0; i < MAXIMA; i++) found[i] = __float_as_uint(v[i]);
         }
 #pragma unroll
-        for (int i = 0; i < MAXIMA; i++)
-            maxima[i] = BLOCK_ROWS && r == 0 ? found[i] : larger(maxima[i], found[i]);
+        for (int i = 0; i < MAXIMA; i++) maxima[i] = BLOCK_ROWS && r == 0 ? found[i] : larger(maxima[i], found[i]);
     }
 }
 
@@ -253,10 +249,10 @@ enum { SHARERS = JOINED < MAXIMA ? JOINED : MAXIMA, LEFT = MAXIMA / SHARERS };
 
 DEV void put_maxima(strip_memory &m, const place &at, u32 (&maxima)[MAXIMA])
 {
-    u32 first = 0;                                      /* of the maxima left */
+    u32 first = 0; /* of the maxima left */
 #pragma unroll
     for (int half = MAXIMA / 2, step = 1; half >= LEFT; half /= 2, step *= 2) {
-        const bool is_upper = at.group & step;          /* this thread continues with the upper half */
+        const bool is_upper = at.group & step; /* this thread continues with the upper half */
 #pragma unroll
         for (int i = 0; i < half; i++) {
             const u32 mine = is_upper ? maxima[half + i] : maxima[i];
@@ -268,8 +264,8 @@ DEV void put_maxima(strip_memory &m, const place &at, u32 (&maxima)[MAXIMA])
 #pragma unroll
     for (int step = SHARERS; step < JOINED; step *= 2)
         maxima[0] = larger(maxima[0], __shfl_xor_sync(FULL, maxima[0], step * LANES));
-    u32 *to = &m.maxima[at.group / JOINED][first / MAXIMA_WORDS * LANES * MAXIMA_WORDS +
-                                           at.lane * MAXIMA_WORDS + first % MAXIMA_WORDS];
+    u32 *to = &m.maxima[at.group / JOINED]
+                       [first / MAXIMA_WORDS * LANES * MAXIMA_WORDS + at.lane * MAXIMA_WORDS + first % MAXIMA_WORDS];
     if (at.group % JOINED >= SHARERS) return;
 #pragma unroll
     for (int i = 0; i < LEFT; i += 4) store_words<4 * (LEFT < 4 ? LEFT : 4)>(to + i * LANES, maxima + i);
@@ -279,7 +275,7 @@ DEV void put_maxima(strip_memory &m, const place &at, u32 (&maxima)[MAXIMA])
 DEV u32 find_maximum(const strip_memory &m, u32 block, u32 col)
 {
     const u32 lane = col / VALUES, vector = col % VALUES / MAXIMA_COLS, i = col % MAXIMA_COLS;
-    const u32 word = (vector * LANES + lane) * MAXIMA_WORDS + (IS_BF16 ? i / 2 : i);
+    const u32 word = (vector *LANES + lane) * MAXIMA_WORDS + (IS_BF16 ? i / 2 : i);
     const u32 parts = BLOCK_GROUPS / JOINED;
     u32 found = m.maxima[block * parts][word];
 #pragma unroll
@@ -346,8 +342,7 @@ DEV void store_part(u8 *to, const u32 (&codes)[VALUES / 4], int count)
 }
 
 /* Stores the codes of a patch from `row` on. */
-DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const place &at, const patch &p,
-                    i64 row)
+DEV void store_rows(const tgl_channel_cast &c, const strip_memory &m, const place &at, const patch &p, i64 row)
 {
     float inv[VALUES];
     get_inverses(m, at, inv);
@@ -383,8 +378,7 @@ DEV void scale_pairs(const strip_memory &m, const place &at, const patch &p, pat
 #pragma unroll
     for (int r = 0; r < ROWS; r++)
 #pragma unroll
-        for (int i = 0; i < WORDS; i++)
-            scaled.w[r][i] = fma_bf16x2(p.w[r][i], inv[i % 4], 0x80008000u /* -0 */);
+        for (int i = 0; i < WORDS; i++) scaled.w[r][i] = fma_bf16x2(p.w[r][i], inv[i % 4], 0x80008000u /* -0 */);
 }
 
 /* Stores the codes of a patch in the tile; its columns have the same swizzle. */
@@ -409,10 +403,7 @@ DEV void put_columns(strip_memory &m, const place &at, const patch &p)
 }
 
 /* Code i of column j of the tile. */
-DEV u8 tile_code(const strip_memory &m, u32 j, u32 i)
-{
-    return ((const u8 *)&m.tile[tile_index(j, i / 16)])[i % 16];
-}
+DEV u8 tile_code(const strip_memory &m, u32 j, u32 i) { return ((const u8 *)&m.tile[tile_index(j, i / 16)])[i % 16]; }
 
 /* `rows` codes from `to` on: those before the first aligned address, aligned vectors, and the rest. */
 typedef struct { u32 head, vectors, tail; } column_cut;
@@ -425,8 +416,7 @@ DEV column_cut cut_column(const u8 *to, u32 rows)
 /* Stores `rows` codes of `cols` columns to unaligned rows of out. VECTORS threads store a column's aligned
  * vectors, each cut out of two of the tile. Then 16 threads store the codes at its ends; a whole column has
  * 16 of them, or none. */
-DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row, u32 rows,
-                         u32 cols)
+DEV void store_unaligned(const tgl_channel_cast &c, const strip_memory &m, const place &at, i64 row, u32 rows, u32 cols)
 {
     u8 *out = (u8 *)c.out + at.first_col * c.num_rows + row;
     const u32 k = at.thread % VECTORS, i = at.thread % 16;
@@ -542,7 +532,7 @@ DEV bool find_edges(const tgl_channel_cast &c, place &at, u32 row_tile, u32 col_
     return at.first < c.num_rows && at.first_col < c.num_cols;
 }
 
-#ifndef IS_STAGED                                       /* else the kernel has its own */
+#ifndef IS_STAGED /* else the kernel has its own */
 
 /* Defined by the kernel: loads rows from `row` on; zeros for rows past at.end or without a token. */
 DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &p);
@@ -550,7 +540,7 @@ DEV void load_patch(const tgl_channel_cast &c, const place &at, i64 row, patch &
 DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
 {
     const i64 offset = at.group * ROWS;
-    const bool is_held = BLOCK_ROWS || at.end - at.first <= TILE_ROWS;  /* all rows are in registers */
+    const bool is_held = BLOCK_ROWS || at.end - at.first <= TILE_ROWS; /* all rows are in registers */
     patch p;
     u32 maxima[MAXIMA];
 #pragma unroll
@@ -572,7 +562,7 @@ DEV void cast_tile(const tgl_channel_cast &c, const place &at, strip_memory &m)
             put_columns(m, at, p);
             __syncthreads();
             store_columns(c, m, at, row);
-            if (!is_held) __syncthreads();                              /* before the tile is reused */
+            if (!is_held) __syncthreads(); /* before the tile is reused */
         } else {
             store_rows(c, m, at, p, row + offset);
         }
@@ -591,11 +581,11 @@ DEV void cast_block(const tgl_channel_cast &c, strip_memory &m)
     pdl_wait();
     const bool may_be_whole = BLOCK_ROWS && (!IS_LONG || IS_SWIGLU);
     const bool is_whole = may_be_whole && row_tile < c.whole_rows && col_tile < c.whole_cols;
-    if (!is_whole) {                                    /* the compiler puts this last */
+    if (!is_whole) { /* the compiler puts this last */
         if (find_edges(c, at, row_tile, col_tile)) cast_tile(c, at, m);
         return;
     }
-    if (IS_LONG) find_thread(at, kept_u32(threadIdx.x));        /* recomputed: edges have no register left for it */
+    if (IS_LONG) find_thread(at, kept_u32(threadIdx.x)); /* recomputed: edges have no register left for it */
     find_whole(at, row_tile, col_tile);
     cast_tile(c, at, m);
 }

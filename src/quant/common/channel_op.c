@@ -53,25 +53,27 @@ static int64_t tiles_down(const problem *p, int which)
     return tgl_ceil_div(p->num_rows, tgl_channel_block_rows(p) ? tile_of(p, which).rows : p->blocks.rows);
 }
 
-static int64_t num_tiles(const problem *p,
-                         int which) { return tiles_down(p, which) * tiles_across(p, which); }
+static int64_t num_tiles(const problem *p, int which) { return tiles_down(p, which) * tiles_across(p, which); }
 
 /* ---- plan ---- */
 
 int tgl_channel_plan(const problem *p, tgl_kernel kernel, bool may_stage, tgl_kernel *kernels)
 {
     /* narrower tiles are for few tiles; if one row of tiles is enough for all SMs, they never pay */
-    const bool has_middle = CHANNEL_LANES(tgl_channel_x(p)) != CHANNEL_MIDDLE_LANES &&
-                            tiles_across(p, CHANNEL_WIDE) < CHANNEL_FEW_TILES;
+    const bool has_middle =
+        CHANNEL_LANES(tgl_channel_x(p)) != CHANNEL_MIDDLE_LANES && tiles_across(p, CHANNEL_WIDE) < CHANNEL_FEW_TILES;
     const bool has_narrow = tiles_across(p, CHANNEL_MIDDLE) < CHANNEL_FEW_TILES;
-    const bool has[] = { [CHANNEL_STAGED] = may_stage, [CHANNEL_MANY] = has_many(p), [CHANNEL_WIDE] = true,
-                         [CHANNEL_MIDDLE] = has_middle, [CHANNEL_NARROW] = has_narrow };
+    const bool has[] = { [CHANNEL_STAGED] = may_stage,
+                         [CHANNEL_MANY] = has_many(p),
+                         [CHANNEL_WIDE] = true,
+                         [CHANNEL_MIDDLE] = has_middle,
+                         [CHANNEL_NARROW] = has_narrow };
     for (int i = 0; i < CHANNEL_NUM_KERNELS; i++) {
         const tile t = tile_of(p, i);
         const char *name = i == CHANNEL_STAGED ? "quant/per_channel_cast_staged" : kernel.name;
-        kernels[i] = (tgl_kernel){ has[i] ? name : NULL,
-                                   { { "STRIP_LANES", t.lanes }, { "STRIP_ROWS", t.rows },
-                                     { "PATCH_ROWS", t.patch_rows } } };
+        kernels[i] =
+            (tgl_kernel){ has[i] ? name : NULL,
+                          { { "STRIP_LANES", t.lanes }, { "STRIP_ROWS", t.rows }, { "PATCH_ROWS", t.patch_rows } } };
         for (int m = 3; m < TGL_MAX_MACROS; m++) kernels[i].macros[m] = kernel.macros[m - 3];
     }
     return CHANNEL_NUM_KERNELS;
@@ -101,8 +103,7 @@ static bool is_out_aligned(const problem *p)
 static bool has_whole_tiles(const problem *p, bool is_long)
 {
     const int64_t x_cols = p->codes.block_cols;
-    const bool is_aligned = is_x_aligned(p) && (is_out_aligned(p) || is_long) &&
-                            (uintptr_t)p->pos_to_token % 16 == 0;
+    const bool is_aligned = is_x_aligned(p) && (is_out_aligned(p) || is_long) && (uintptr_t)p->pos_to_token % 16 == 0;
     const bool is_small = p->num_rows < TGL_DIVIDE_LIMIT && p->num_cols < TGL_DIVIDE_LIMIT &&
                           (uint64_t)x_row_bytes(p) <= UINT32_MAX && (uint64_t)p->codes.sf.stride < 1 << 30;
     return is_aligned && is_small && ((x_cols & (x_cols - 1)) == 0 || x_cols >= p->num_cols);
@@ -113,14 +114,14 @@ static bool has_whole_tiles(const problem *p, bool is_long)
  * once. */
 static int64_t band_of(const problem *p, int which)
 {
-    enum { BAND_BYTES = 6 << 20, AHEAD_BYTES = 256 };  /* of x, much of which L2 has twice; fetched at a time */
+    enum { BAND_BYTES = 6 << 20, AHEAD_BYTES = 256 }; /* of x, much of which L2 has twice; fetched at a time */
     const int64_t strips = tiles_across(p, which);
     if (p->is_transposed && tgl_channel_block_rows(p)) return 1;
     if (!p->pos_to_token) return strips;
     const int64_t strip_bytes = tile_of(p, which).lanes * CHANNEL_VECTOR_BYTES(tgl_channel_x(p));
     const int64_t low = AHEAD_BYTES / strip_bytes, fit = BAND_BYTES / strip_bytes / tgl_max(p->num_tokens, 1);
     const int64_t bands = tgl_ceil_div(strips, tgl_max(fit, low));
-    return tgl_min(tgl_ceil_div(tgl_ceil_div(strips, bands), low) * low, strips);  /* of about the same width */
+    return tgl_min(tgl_ceil_div(tgl_ceil_div(strips, bands), low) * low, strips); /* of about the same width */
 }
 
 static tgl_channel_cast cast_of(const problem *p, int which)
@@ -131,17 +132,28 @@ static tgl_channel_cast cast_of(const problem *p, int which)
     uint32_t shift = 0;
     while (shift < 31 && (int64_t)1 << shift < x_cols) shift++;
     return (tgl_channel_cast){
-        .x = x_of(p), .pos_to_token = p->pos_to_token,
+        .x = x_of(p),
+        .pos_to_token = p->pos_to_token,
         .num_tokens = (uint32_t)tgl_min(p->num_tokens, (int64_t)1 << 31),
         .whole_rows = is_whole ? (uint32_t)(p->num_rows / t.rows) : 0,
         .whole_cols = is_whole ? (uint32_t)(p->num_cols / (t.lanes * CHANNEL_VALUES(tgl_channel_x(p)))) : 0,
         .x_step = (uint32_t)x_row_bytes(p),
         .x_sf_step = (uint32_t)((p->codes.sf.kind == TGL_SF_ROWS ? p->codes.sf.stride : 1) * 4),
-        .x_sf_shift = shift, .x_sf_data = p->codes.sf.data, .num_rows = p->num_rows, .num_cols = p->num_cols,
-        .out = (char *)p->out, .sf = p->sf.data, .x_sf = p->codes.sf, .out_step = (uint32_t)p->num_cols,
-        .x_row_bytes = x_row_bytes(p), .block_rows = p->blocks.rows, .x_block_cols = x_cols,
-        .by_x_block_cols = p->has_codes ? tgl_divisor_of(x_cols) : (tgl_divisor){ 0, 0 }, .clamp = p->clamp,
-        .is_x_aligned = is_x_aligned(p), .is_out_aligned = is_out_aligned(p)
+        .x_sf_shift = shift,
+        .x_sf_data = p->codes.sf.data,
+        .num_rows = p->num_rows,
+        .num_cols = p->num_cols,
+        .out = (char *)p->out,
+        .sf = p->sf.data,
+        .x_sf = p->codes.sf,
+        .out_step = (uint32_t)p->num_cols,
+        .x_row_bytes = x_row_bytes(p),
+        .block_rows = p->blocks.rows,
+        .x_block_cols = x_cols,
+        .by_x_block_cols = p->has_codes ? tgl_divisor_of(x_cols) : (tgl_divisor){ 0, 0 },
+        .clamp = p->clamp,
+        .is_x_aligned = is_x_aligned(p),
+        .is_out_aligned = is_out_aligned(p)
     };
 }
 
@@ -149,13 +161,14 @@ static tgl_channel_cast cast_of(const problem *p, int which)
 
 static tgl_shape shape(problem *p, int which)
 {
-    enum { MAX_GRID = 65535 };                  /* of y and z */
+    enum { MAX_GRID = 65535 }; /* of y and z */
     tgl_channel_cast *c = &p->args.cast;
     *c = cast_of(p, which);
     const tile t = tile_of(p, which);
     const int64_t down = tiles_down(p, which), across = tiles_across(p, which), band = band_of(p, which);
     tgl_shape s = { { band, down, tgl_ceil_div(across, band) },
-                    .block = CHANNEL_THREADS(t.rows, t.patch_rows, t.lanes), TGL_ARGS(*c) };
+                    .block = CHANNEL_THREADS(t.rows, t.patch_rows, t.lanes),
+                    TGL_ARGS(*c) };
     if (s.grid[1] <= MAX_GRID && s.grid[2] <= MAX_GRID) return s;
     c->whole_rows = 0;
     c->slice_rows = (uint32_t)tgl_min(down, MAX_GRID);
@@ -214,23 +227,23 @@ static tgl_shape shape_staged(void *context, const tgl_target *target)
     int64_t band = band_of(p, CHANNEL_STAGED);
     while (across % band != 0) band--;
     p->args.cast = cast_of(p, CHANNEL_STAGED);
-    p->args.tiles = (tgl_channel_tiles){ (uint32_t)(tiles - 1), (uint32_t)down, (uint32_t)band,
-                                         tgl_divisor_of(down), tgl_divisor_of(band) };
+    p->args.tiles = (tgl_channel_tiles){ (uint32_t)(tiles - 1), (uint32_t)down, (uint32_t)band, tgl_divisor_of(down),
+                                         tgl_divisor_of(band) };
     const tile t = tile_of(p, CHANNEL_STAGED);
     return (tgl_shape){ { tgl_strided_grid(tiles, (int64_t)target->num_sms * CHANNEL_STAGED_BLOCKS) },
-                        .block = CHANNEL_THREADS(t.rows, t.patch_rows, t.lanes), TGL_ARGS(p->args) };
+                        .block = CHANNEL_THREADS(t.rows, t.patch_rows, t.lanes),
+                        TGL_ARGS(p->args) };
 }
 
 static tgl_status cpu(const void *p) { return ((const problem *)p)->cpu(p); }
 static int plan(const void *p, tgl_kernel *kernels) { return ((const problem *)p)->plan(p, kernels); }
 
-const tgl_op tgl_channel_op = {
-    cpu, plan,
-    {
-        [CHANNEL_STAGED] = { fits_staged, pays_staged, shape_staged },
-        [CHANNEL_MANY] = { fits_many, pays_many, shape_many },
-        [CHANNEL_WIDE] = { NULL, pays_wide, shape_wide },
-        [CHANNEL_MIDDLE] = { NULL, pays_middle, shape_middle },
-        [CHANNEL_NARROW] = { NULL, NULL, shape_narrow },
-    }
-};
+const tgl_op tgl_channel_op = { cpu,
+                                plan,
+                                {
+                                    [CHANNEL_STAGED] = { fits_staged, pays_staged, shape_staged },
+                                    [CHANNEL_MANY] = { fits_many, pays_many, shape_many },
+                                    [CHANNEL_WIDE] = { NULL, pays_wide, shape_wide },
+                                    [CHANNEL_MIDDLE] = { NULL, pays_middle, shape_middle },
+                                    [CHANNEL_NARROW] = { NULL, NULL, shape_narrow },
+                                } };

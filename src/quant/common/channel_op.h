@@ -11,21 +11,21 @@
 typedef struct {
     tgl_status (*cpu)(const void *problem);
     int (*plan)(const void *problem, tgl_kernel *kernels);
-    int64_t num_tokens;             /* rows of x, if there is a map */
-    int64_t num_rows, num_cols;     /* of the codes, as if not transposed */
-    bool has_codes;                 /* x has e4m3 codes, else values */
-    tgl_values values;              /* if is_swiglu, twice the columns: gates, then ups */
+    int64_t num_tokens;         /* rows of x, if there is a map */
+    int64_t num_rows, num_cols; /* of the codes, as if not transposed */
+    bool has_codes;             /* x has e4m3 codes, else values */
+    tgl_values values;          /* if is_swiglu, twice the columns: gates, then ups */
     tgl_codes codes;
-    bool has_map;                   /* else row i is token i */
+    bool has_map; /* else row i is token i */
     const int32_t *pos_to_token;
     bool is_swiglu;
-    float clamp;                    /* of SwiGLU; infinite: none */
+    float clamp; /* of SwiGLU; infinite: none */
     tgl_blocks blocks;
     tgl_scale_rule rule;
-    tgl_sf sf;                      /* row-major */
+    tgl_sf sf; /* row-major */
     bool is_transposed;
-    uint8_t *out;                   /* [num_cols, num_rows] if transposed, else [num_rows, num_cols] */
-    channel_staged_args args;       /* the staged kernel takes all of it, others take `cast` */
+    uint8_t *out;             /* [num_cols, num_rows] if transposed, else [num_rows, num_cols] */
+    channel_staged_args args; /* the staged kernel takes all of it, others take `cast` */
 } tgl_channel_problem;
 
 /* Macro X. */

@@ -19,10 +19,7 @@ DEV float low_bf16(u32 pair) { return __uint_as_float(pair << 16); }
 DEV float high_bf16(u32 pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
 /* Value i of pairs side by side; i is a constant after unrolling. */
-DEV float bf16_at(const u32 *pairs, int i)
-{
-    return i % 2 ? high_bf16(pairs[i / 2]) : low_bf16(pairs[i / 2]);
-}
+DEV float bf16_at(const u32 *pairs, int i) { return i % 2 ? high_bf16(pairs[i / 2]) : low_bf16(pairs[i / 2]); }
 
 /* Two codes of e4m3, the first in the lowest byte, as two f16. */
 DEV u32 e4m3x2_to_f16x2(u32 pair)
@@ -229,7 +226,7 @@ template <int N> DEV u32 amax_of(const vector_of<X_BF16> (&x)[N])
 }
 template <int N> DEV u32 amax_of(const vector_of<X_E2M1> (&x)[N])
 {
-    u32 seen = 0;                               /* bit c of every byte: is there code c? */
+    u32 seen = 0; /* bit c of every byte: is there code c? */
 #pragma unroll
     for (int i = 0; i < 2 * N; i++) {
         const u32 codes = x[i / 2].w[i % 2] & 0x77777777;
@@ -242,10 +239,7 @@ template <int N> DEV u32 amax_of(const vector_of<X_E2M1> (&x)[N])
 
 /* Of codes with a factor: rounding keeps the order, so the largest code gives the largest product. An
  * infinite factor makes only zeros NaN. */
-DEV u32 scaled_amax(u32 amax, float factor)
-{
-    return __float_as_uint(fmaxf(0, __uint_as_float(amax) * fabsf(factor)));
-}
+DEV u32 scaled_amax(u32 amax, float factor) { return __float_as_uint(fmaxf(0, __uint_as_float(amax) * fabsf(factor))); }
 
 /* The max over LANES adjacent lanes, a power of two, in all of them; the whole warp calls.
  * max_of_lanes_bf16() does two at once, whose lower halves are 0. */
@@ -269,8 +263,7 @@ template <int LANES> DEV void max_of_lanes_bf16(u32 &a, u32 &b)
 {
     u32 pair = __byte_perm(a, b, 0x7632);
 #pragma unroll
-    for (int offset = LANES / 2; offset; offset /= 2)
-        pair = max_abs_bf16x2(pair, __shfl_xor_sync(FULL, pair, offset));
+    for (int offset = LANES / 2; offset; offset /= 2) pair = max_abs_bf16x2(pair, __shfl_xor_sync(FULL, pair, offset));
     a = pair << 16;
     b = pair & 0xFFFF0000u;
 }

@@ -85,9 +85,9 @@ DEV u32 round_e2m1_bf16x2(u32 v)
 /* Four codes of two such pairs, in 16 bits. */
 DEV u32 encode_e2m1x4_bf16(u32 v0, u32 v1)
 {
-    const u32 codes = (round_e2m1_bf16x2(v0) >> 6) + (round_e2m1_bf16x2(v1) << 2);      /* bytes 0, 2, 1, 3 */
+    const u32 codes = (round_e2m1_bf16x2(v0) >> 6) + (round_e2m1_bf16x2(v1) << 2); /* bytes 0, 2, 1, 3 */
     const u32 signed_codes = codes | (v0 >> 12 & 0x00080008) | (v1 >> 4 & 0x08000800);
-    return signed_codes | signed_codes >> 12;       /* odd ones to the upper nibbles */
+    return signed_codes | signed_codes >> 12; /* odd ones to the upper nibbles */
 }
 
 /* Eight codes of bf16 times a power of two, 0 or infinity: exact, or so small that the code is 0. */
@@ -107,8 +107,8 @@ DEV u32 encode_e2m1x8_bf16(const u32 (&pairs)[4], float inv)
 /* Eight codes of e4m3 as f16, without their signs: pair j has codes j and j + 4. NaN is 0x7FFF. */
 DEV void e4m3x8_to_f16x2(u32 codes0, u32 codes1, u32 (&pairs)[4])
 {
-    const u32 front = __byte_perm(codes0, codes1, 0x5140) & 0x7F7F7F7F;         /* 0, 4, 1, 5 */
-    const u32 back = __byte_perm(codes0, codes1, 0x7362) & 0x7F7F7F7F;          /* 2, 6, 3, 7 */
+    const u32 front = __byte_perm(codes0, codes1, 0x5140) & 0x7F7F7F7F; /* 0, 4, 1, 5 */
+    const u32 back = __byte_perm(codes0, codes1, 0x7362) & 0x7F7F7F7F;  /* 2, 6, 3, 7 */
     pairs[0] = widen_e4m3(front);
     pairs[1] = widen_e4m3_high(front);
     pairs[2] = widen_e4m3(back);
@@ -128,7 +128,7 @@ DEV u32 encode_e2m1x8_f16(const u32 (&pairs)[4], u32 factor)
         const u32 third = fma_f16x2(pairs[j], factor - 0x04000400, 0x64046404);
         codes = codes * 16 + min_u16x2(min_u16x2(first, second), third);
     }
-    return codes - 0x64006400u * 0x1111;        /* the 1024 of each pair */
+    return codes - 0x64006400u * 0x1111; /* the 1024 of each pair */
 }
 
 /* The signs of eight codes of e4m3, at the sign bits of e2m1. */
@@ -149,8 +149,11 @@ DEV e2m1_table scaled_e2m1(i32 exponent)
     if (exponent == 0) t.low = 0x03020100;
     if (exponent < 0) {
         t.low = exponent == -1 ? 0x02010000 : exponent == -2 ? 0x01000000 : 0;
-        t.high = exponent == -1 ? 0x05040302 : exponent == -2 ? 0x03020201 : exponent == -3 ? 0x02010100
-                 : exponent == -4 ? 0x01000000 : 0;
+        t.high = exponent == -1   ? 0x05040302
+                 : exponent == -2 ? 0x03020201
+                 : exponent == -3 ? 0x02010100
+                 : exponent == -4 ? 0x01000000
+                                  : 0;
     }
     return t;
 }
@@ -160,7 +163,7 @@ DEV u32 map_e2m1x8(u32 codes, e2m1_table t)
 {
     const u32 magnitudes = codes & 0x77777777;
     u32 first = __byte_perm(t.low, t.high, magnitudes), second = __byte_perm(t.low, t.high, magnitudes >> 16);
-    first += first >> 4;                        /* bytes 0 and 2 have two codes */
+    first += first >> 4; /* bytes 0 and 2 have two codes */
     second += second >> 4;
     return __byte_perm(first, second, 0x6420) | (codes & 0x88888888);
 }
@@ -169,14 +172,14 @@ DEV u32 map_e2m1x8(u32 codes, e2m1_table t)
  * as 16. */
 DEV e2m1_table e2m1_scaled_to_e4m3(i32 exponent)
 {
-    const u32 one = (u32)(min(exponent, 16) + 7) * 8;           /* the code of 2^exponent */
+    const u32 one = (u32)(min(exponent, 16) + 7) * 8; /* the code of 2^exponent */
     return { one * 0x01010100 + 0x04000000 - 0x0800, one * 0x01010101 + 0x14100C08 };
 }
 
 /* Eight codes by this table, as two words; signs stay. */
 DEV void map_e2m1x8_to_e4m3(u32 codes, e2m1_table t, u32 &first, u32 &second)
 {
-    const u32 magnitudes = codes & 0x77777777, even = codes << 4;               /* signs in bits 7 of bytes */
+    const u32 magnitudes = codes & 0x77777777, even = codes << 4; /* signs in bits 7 of bytes */
     first = __byte_perm(t.low, t.high, magnitudes) | (__byte_perm(even, codes, 0x5140) & 0x80808080);
     second = __byte_perm(t.low, t.high, magnitudes >> 16) | (__byte_perm(even, codes, 0x7362) & 0x80808080);
 }
@@ -190,8 +193,8 @@ DEV u32 encode_e5m6x2(float a, float b)
 {
     const u32 cut = pack_f16_rz(b, a) >> 4, bits_a = __float_as_uint(a), bits_b = __float_as_uint(b);
 #if __CUDA_ARCH__ >= 900
-    const u32 halves = __byte_perm(bits_b, bits_a, 0x7632);                             /* their bits 0 */
-    const u32 rests = min_u16x2(__byte_perm(bits_b, bits_a, 0x5410), 0x00010001);       /* any bit below? */
+    const u32 halves = __byte_perm(bits_b, bits_a, 0x7632);                       /* their bits 0 */
+    const u32 rests = min_u16x2(__byte_perm(bits_b, bits_a, 0x5410), 0x00010001); /* any bit below? */
     const u32 steps = halves & (rests | cut) & 0x00010001;
     const u32 codes = min_u16x2((cut & 0x07FF07FF) + steps, 0x07FF07FF) | (cut & 0x08000800);
     return (codes >> 4 & 0xFFF000) | (codes & 0xFFF);
@@ -224,7 +227,7 @@ DEV u32 encode_e5m6x2_numbers(float a, float b)
  * ignored. */
 DEV void join_e5m6x8(const u32 *pairs, u32 (&w)[3])
 {
-    w[0] = __byte_perm(pairs[0], pairs[1], 0x2106);     /* bytes 2 1 0 of the first, 2 of the second */
+    w[0] = __byte_perm(pairs[0], pairs[1], 0x2106); /* bytes 2 1 0 of the first, 2 of the second */
     w[1] = __byte_perm(pairs[1], pairs[2], 0x1065);
     w[2] = __byte_perm(pairs[2], pairs[3], 0x0654);
 }

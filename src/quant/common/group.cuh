@@ -8,7 +8,10 @@
 #include "quant/common/group.h"
 
 /* A thread's place in a matrix, and the distance to its next one. */
-typedef struct { i64 row, col, num_cols; u32 step_rows, step_cols; } walk;
+typedef struct {
+    i64 row, col, num_cols;
+    u32 step_rows, step_cols;
+} walk;
 
 /* The first place of a thread. */
 DEV walk walk_from(u32 thread, u32 threads, i64 num_cols)
@@ -21,7 +24,7 @@ DEV walk walk_from(u32 thread, u32 threads, i64 num_cols)
 DEV void walk_on(walk &w)
 {
     w.row += w.step_rows;
-    w.col += w.step_cols;                       /* fewer than num_cols */
+    w.col += w.step_cols; /* fewer than num_cols */
     if (w.col >= w.num_cols) {
         w.col -= w.num_cols;
         w.row++;
@@ -35,7 +38,7 @@ template <int COUNT> DEV void max_of_group(u32 (&v)[COUNT], int warps)
 #pragma unroll
     for (int i = 0; i < COUNT; i++) v[i] = warp_max_u32(v[i]);
     if (warps == 1) return;
-    __syncthreads();                            /* all have read the last call's parts */
+    __syncthreads(); /* all have read the last call's parts */
 #pragma unroll
     for (int i = 0; i < COUNT; i++)
         if (threadIdx.x % 32 == 0) parts[i * GROUP_WARPS + threadIdx.x / 32] = v[i];

@@ -19,7 +19,7 @@ enum { TGL_HAS_NEON = 0 };
 /* Prefetches `bytes` bytes, `ahead` bytes past the values. An address past the end is harmless. */
 TGL_ALWAYS_INLINE void tgl_prefetch(const void *values, int64_t ahead, int64_t bytes)
 {
-    enum { LINE = 64, LEVEL = TGL_HAS_NEON ? 3 : 2 };       /* into L1, or L2 */
+    enum { LINE = 64, LEVEL = TGL_HAS_NEON ? 3 : 2 }; /* into L1, or L2 */
     for (int64_t i = 0; i < bytes; i += LINE)
         __builtin_prefetch((const void *)((uintptr_t)values + (uintptr_t)(ahead + i)), 0, LEVEL);
 }
@@ -65,10 +65,10 @@ TGL_ALWAYS_INLINE void tgl_tail_from_e4m3(const uint8_t *restrict codes, int64_t
     for (; i < count; i++) tgl_store_as(to, is_bf16, i, tgl_e4m3_to_f32(codes[i]) * factor);
 }
 
-TGL_ALWAYS_INLINE void tgl_tail_from_e5m6(const uint8_t *codes, int64_t i, int64_t count, float factor,
-                                          bool is_bf16, void *to)
+TGL_ALWAYS_INLINE void tgl_tail_from_e5m6(const uint8_t *codes, int64_t i, int64_t count, float factor, bool is_bf16,
+                                          void *to)
 {
-    enum { STEP = 64 };                         /* at a time, so that the conversion is vectorised */
+    enum { STEP = 64 }; /* at a time, so that the conversion is vectorised */
     for (; i < count; i += STEP) {
         uint16_t each[STEP];
         const int64_t n = count - i < STEP ? count - i : STEP;
@@ -83,7 +83,7 @@ TGL_ALWAYS_INLINE void tgl_tail_from_e5m6(const uint8_t *codes, int64_t i, int64
 
 static __attribute__((noinline, unused)) void tgl_tail_lossless(const uint8_t *x, int64_t i, int64_t num_pairs,
                                                                 int shift, uint8_t *out)
-{                                               /* rare, so not inlined: the caller keeps its registers */
+{ /* rare, so not inlined: the caller keeps its registers */
     for (; i < num_pairs; i++) {
         out[2 * i] = tgl_lossless_exact(x[i] & 15, shift);
         out[2 * i + 1] = tgl_lossless_exact(x[i] >> 4, shift);

@@ -6,9 +6,8 @@
 #include "core/signature.h"
 #include "tegula/quant.h"
 
-extern const tgl_params TGL_QUANT_PARAMS;       /* the fields of tgl_quant_params */
+extern const tgl_params TGL_QUANT_PARAMS; /* the fields of tgl_quant_params */
 
-#define TGL_SWIGLU_CLAMP                                                                    \
-    "has_swiglu_clamp_value: bool, swiglu_clamp_value: float >= 0 with has_swiglu_clamp_value"
+#define TGL_SWIGLU_CLAMP "has_swiglu_clamp_value: bool, swiglu_clamp_value: float >= 0 with has_swiglu_clamp_value"
 
 #endif

@@ -63,9 +63,9 @@ TGL_INLINE tgl_scale tgl_scale_of(float amax, tgl_scale_rule rule)
 
 /* A matrix of factors, one per block, in row m and column k. A kernel that is compiled for one kind sets
  * `kind` to its macro first, and the branches are gone. */
-#define TGL_SF_ROWS 0       /* f32, factor (m, k) is element m * stride + k */
-#define TGL_SF_COLS 1       /* f32, element k * stride + m */
-#define TGL_SF_PACKED 2     /* words of four UE8M0 codes, (m, k) is byte k % 4 of word k / 4 * stride + m */
+#define TGL_SF_ROWS 0   /* f32, factor (m, k) is element m * stride + k */
+#define TGL_SF_COLS 1   /* f32, element k * stride + m */
+#define TGL_SF_PACKED 2 /* words of four UE8M0 codes, (m, k) is byte k % 4 of word k / 4 * stride + m */
 typedef struct {
     void *data;
     int64_t stride;

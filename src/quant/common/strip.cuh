@@ -9,7 +9,10 @@
 
 /* Units at rows row, row + step ... and columns col .. col + unit - 1. The first value of the first unit is
  * element (r, c) of block (m, k). */
-typedef struct { i64 row, col, m, k, r, c; int step; } strip_place;
+typedef struct {
+    i64 row, col, m, k, r, c;
+    int step;
+} strip_place;
 
 DEV strip_place strip_place_of(const tgl_strip &s)
 {

@@ -11,10 +11,7 @@
 #endif
 
 /* `clamp` is infinite if there is no clamp value. A NaN stays. */
-TGL_INLINE float tgl_swiglu_gate(float gate, float clamp)
-{
-    return tgl_select_f32(gate > clamp, clamp, gate);
-}
+TGL_INLINE float tgl_swiglu_gate(float gate, float clamp) { return tgl_select_f32(gate > clamp, clamp, gate); }
 TGL_INLINE float tgl_swiglu_up(float up, float clamp)
 {
     const float below = tgl_select_f32(up > clamp, clamp, up);

@@ -7,21 +7,21 @@
 #include "quant/common/swiglu.h"
 
 enum {
-    TGL_RUN_STEP = 32,                  /* a run's columns are a multiple of this, */
-    TGL_MAX_RUN = 512,                  /* and at most this */
-    TGL_RUN_SUMS = 16                   /* column j adds to sum j % TGL_RUN_SUMS */
+    TGL_RUN_STEP = 32, /* a run's columns are a multiple of this, */
+    TGL_MAX_RUN = 512, /* and at most this */
+    TGL_RUN_SUMS = 16  /* column j adds to sum j % TGL_RUN_SUMS */
 };
 
 /* A run of columns with one factor for its gates and one for its ups: inputs, and where results go. */
 typedef struct {
-    const uint8_t *gates, *ups;         /* e4m3 */
+    const uint8_t *gates, *ups; /* e4m3 */
     float gate_sf, up_sf;
-    const uint16_t *grads;              /* bf16, of the weighted activations */
+    const uint16_t *grads; /* bf16, of the weighted activations */
     float weight, clamp;
     uint16_t *out, *bf16_gate_grads, *bf16_up_grads;
     float *gate_grads, *up_grads;
-    float *sums;                        /* of grad * activation, added to */
-    int32_t amax[2];                    /* out: bits of the largest magnitudes of gradients of gates and ups */
+    float *sums;     /* of grad * activation, added to */
+    int32_t amax[2]; /* out: bits of the largest magnitudes of gradients of gates and ups */
 } tgl_backward_run;
 
 /* If every exp is a normal number and nothing is clamped. */
@@ -51,10 +51,7 @@ TGL_ALWAYS_INLINE int64_t tgl_front_activate(const float *gates, const float *up
     }
     return done;
 }
-TGL_ALWAYS_INLINE bool tgl_run_backward(tgl_backward_run *run, int64_t count)
-{
-    return false;
-}
+TGL_ALWAYS_INLINE bool tgl_run_backward(tgl_backward_run *run, int64_t count) { return false; }
 #endif
 
 TGL_ALWAYS_INLINE void tgl_run_activate(const float *gates, const float *ups, int64_t count, int64_t ahead,

@@ -6,11 +6,11 @@
 
 #include "device/ptx.cuh"
 
-enum { TEAM_WIDE = 1024 };  /* columns of a warp, at most */
+enum { TEAM_WIDE = 1024 }; /* columns of a warp, at most */
 
 typedef struct {
-    u32 rank, size;         /* this thread in its team, threads of the team */
-    u32 index, count;       /* this team in the thread block, its teams */
+    u32 rank, size;   /* this thread in its team, threads of the team */
+    u32 index, count; /* this team in the thread block, its teams */
 } team;
 
 DEV team team_for(i64 block_cols)
@@ -30,7 +30,7 @@ DEV float max_of_team(const team &t, float v)
     if (t.rank % 32 == 0) atomicMax(&largest, of_warp);
     __syncthreads();
     const u32 m = largest;
-    __syncthreads();                        /* all have read it before the next call */
+    __syncthreads(); /* all have read it before the next call */
     return __uint_as_float(m);
 }
 

@@ -10,7 +10,7 @@
 #define X_E2M1 3
 
 #define X_IS_CODES(x) ((x) >= X_E4M3)
-#define X_VALUES(x) ((x) == X_BF16 ? 8 : (x) == X_F32 ? 4 : 16)     /* of a vector */
+#define X_VALUES(x) ((x) == X_BF16 ? 8 : (x) == X_F32 ? 4 : 16) /* of a vector */
 #define X_VECTOR_BYTES(x) ((x) == X_E2M1 ? 8 : 16)
 
 #endif
