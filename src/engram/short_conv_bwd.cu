@@ -7,7 +7,7 @@
  *
  * A thread has the same columns of every token, so that it adds to its own elements of the partials. Nothing is kept
  * between tokens: z is computed again for every tap that reaches a token. */
-#include "device/ptx.cuh"
+#include "device/reduce.cuh"
 #include "engram/short_conv_bwd.h"
 #define MAX_NGRAM 0
 #define ID_BYTES 4
@@ -91,12 +91,7 @@ DEV void add_to_partials(const short_conv_bwd_args &a, const chunk &of, i64 t, c
     }
 }
 
-DEV float tree(float v) /* of a group, in all lanes */
-{
-#pragma unroll
-    for (int half = CONV_GROUP / 2; half > 0; half /= 2) v += __shfl_xor_sync(FULL, v, half);
-    return v;
-}
+DEV float tree(float v) { return lanes_sum_by_halves<CONV_GROUP>(v); } /* of a group, in all lanes */
 
 DEV void run_row(const short_conv_bwd_args &a, const chunk &of, i64 t, i64 h, float *groups)
 {

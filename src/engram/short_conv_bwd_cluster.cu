@@ -16,6 +16,7 @@
  * warp stores that of its group in all blocks of the cluster, which count the bytes, and it is read a position later.
  * Sums have four buffers: a warp that stores those of a row has seen those of two rows before from all warps, which
  * then had read those of four rows before. */
+#include "device/reduce.cuh"
 #include "engram/common/short_conv.cuh"
 #include "engram/short_conv_bwd.h"
 #define MAX_NGRAM 0
@@ -37,12 +38,7 @@ enum {
     GROUPS = CONV_CLUSTER_BLOCKS * CONV_CLUSTER_THREADS / CONV_GROUP
 };
 
-DEV float tree(float v) /* of a group, in all lanes */
-{
-#pragma unroll
-    for (int half = CONV_GROUP / 2; half > 0; half /= 2) v += __shfl_xor_sync(FULL, v, half);
-    return v;
-}
+DEV float tree(float v) { return lanes_sum_by_halves<CONV_GROUP>(v); } /* of a group, in all lanes */
 
 /* What a block knows of a token. */
 struct token {

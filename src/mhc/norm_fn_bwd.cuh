@@ -14,12 +14,7 @@ DEV float fn_at(const norm_fn_bwd_args &a, int row, i64 at, bool is_there)
 }
 
 /* norm_fn_lane_tree of the lanes of a token. */
-DEV float lane_tree(float v)
-{
-#pragma unroll
-    for (int d = 1; d < NORM_FN_BWD_LANES; d *= 2) v += __shfl_xor_sync(FULL, v, d);
-    return v;
-}
+DEV float lane_tree(float v) { return lanes_sum<NORM_FN_BWD_LANES>(v); }
 
 /* Adds the groups of a slice of COLUMNS columns in order, and leaves zeros. */
 template <int COLUMNS, int AT_ONCE> DEV void finish_slice(const norm_fn_bwd_args &a, i64 stream, i64 column)

@@ -127,9 +127,7 @@ DEV void sum_chunk(const pre_fwd_args &a, i64 first_token, i64 stream, i64 first
 #pragma unroll
             for (int i = 0; i < 2; i++)
                 to[(8 * t + 2 * q + i) * WIDTH + 8 * r + quad] = sums[t][r][i] + sums[t][r][i + 2];
-        float sum = squares[t][0] + squares[t][1];
-        sum += __shfl_xor_sync(FULL, sum, 1);
-        sum += __shfl_xor_sync(FULL, sum, 2);
+        const float sum = lanes_sum<4>(squares[t][0] + squares[t][1]);
         if (q == 0) to[(8 * t + quad) * WIDTH + WIDTH - 1] = sum;
     }
 }
@@ -246,8 +244,7 @@ DEV void collapse(const pre_fwd_args &a, i64 token, const float *pre, tile_state
             const i64 unit = span * ROWS_SPAN + group * 32 + lane;
             float sum = unit < units ? collapse_unit(a, token, unit * ROWS_UNIT, pre) : 0.0f;
             if (!a.is_normed) continue;
-#pragma unroll
-            for (int d = 1; d < 32; d *= 2) sum += __shfl_xor_sync(FULL, sum, d);
+            sum = lanes_sum<32>(sum);
             if (lane == 0) s.squares.of_warp[0][group] = sum;
         }
         if (!a.is_normed) continue;

@@ -15,7 +15,7 @@
  * Words travel through the workspace, without counters or flags: 0 is one that has not come; readers put zeros back. A
  * word is the complement of a float's bits, which is 0 for no float once NaN have no sign.
  * On an H200 1 x 7168 takes 8.3 us, 64 x 7168 13 and 128 x 7168 17. */
-#include "device/ptx.cuh"
+#include "device/reduce.cuh"
 #include "mhc/common/projection.cuh"
 #include "mhc/pre_fwd.cuh"
 
@@ -129,9 +129,7 @@ template <int TILES> DEV void multiply(const pre_fwd_args &a, u32 fragments, u32
             for (int m = 0; m < ROW_TILES; m++)
                 if (token < num_tokens) store_relaxed_u32(to + 8 * m, word_of(sums[t][m][side] + sums[t][m][side + 2]));
         }
-        float square = squares[t][0] + squares[t][1];
-        square += __shfl_xor_sync(FULL, square, 1);
-        square += __shfl_xor_sync(FULL, square, 2);
+        const float square = lanes_sum<4>(squares[t][0] + squares[t][1]);
         const int token = first + 8 * t + lane / 4;
         if (lane % 4 == 0 && token < num_tokens)
             store_relaxed_u32(a.words + ((i64)token * CHUNKS + blockIdx.x) * WIDTH + SQUARES, word_of(square));
@@ -190,9 +188,7 @@ DEV float sinkhorn(float z, int lane, int repeat, float eps)
     float top = fmaxf(z, __shfl_xor_sync(FULL, z, 1));
     top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
     const float e = tgl_exp(z - top);
-    float sum = e + __shfl_xor_sync(FULL, e, 1);
-    sum += __shfl_xor_sync(FULL, sum, 2);
-    const float mine = tgl_fma(e, mhc_rcp(sum), eps);
+    const float mine = tgl_fma(e, mhc_rcp(lanes_sum<4>(e)), eps);
     mhc_matrix m;
 #pragma unroll
     for (int i = 0; i < STREAMS * STREAMS; i++)
@@ -299,8 +295,7 @@ DEV void send_factor(const pre_fwd_args &a)
             store_relaxed_u32(from + 32 * i + lane, 0);
         }
         __syncwarp();
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2) sums[i] += __shfl_xor_sync(FULL, sums[i], d);
+        sums[i] = lanes_sum<32>(sums[i]);
     }
     const float rstd = pre_rstd(&a, (sums[0] + sums[1]) + (sums[2] + sums[3]));
     if (lane == 0 && a.rstd) a.rstd[t] = tgl_one_nan(rstd);
@@ -365,8 +360,7 @@ DEV void apply(const pre_fwd_args &a, u32 rows)
             }
             if (a.is_normed) {
                 __syncwarp();
-#pragma unroll
-                for (int d = 1; d < 8; d *= 2) square += __shfl_xor_sync(FULL, square, d);
+                square = lanes_sum<8>(square);
                 if (unit == 0 && t < num_tokens)
                     store_relaxed_u32(squares_of(a) + (i64)t * BLOCKS + blockIdx.x, word_of(square));
             }

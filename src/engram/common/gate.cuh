@@ -4,8 +4,8 @@
 #ifndef TEGULA_ENGRAM_GATE_CUH
 #define TEGULA_ENGRAM_GATE_CUH
 
+#include "device/vector.cuh"
 #include "engram/common/gate.h"
-#include "engram/common/vector.cuh"
 
 static_assert(WEIGHTS == GATE_FUSED || WEIGHTS == GATE_BF16 || WEIGHTS == GATE_F32, "WEIGHTS is a kind of gate.h");
 static_assert(ZERO_CENTERED == 0 || (ZERO_CENTERED == 1 && WEIGHTS != GATE_FUSED), "ZERO_CENTERED is 0 or 1");

@@ -4,17 +4,12 @@
 #ifndef TEGULA_ENGRAM_ROW_SUM_CUH
 #define TEGULA_ENGRAM_ROW_SUM_CUH
 
-#include "device/ptx.cuh"
+#include "device/reduce.cuh"
 
 enum { ROW_SUM_VECTOR = 8, ROW_SUM_GROUP = 32 }; /* columns of a vector, vectors of a group */
 
-/* The sum of a group, a vector per lane, in all lanes; adding is commutative, so all have the same bits. */
-DEV float group_sum(float sum)
-{
-#pragma unroll
-    for (int half = ROW_SUM_GROUP / 2; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
-    return sum;
-}
+/* The sum of a group, a vector per lane, in all lanes. */
+DEV float group_sum(float sum) { return lanes_sum_by_halves<ROW_SUM_GROUP>(sum); }
 
 /* In all threads of a block; add(sum, i) is the sum with column i. `groups` is shared memory, a number per warp. */
 template <int NUM_THREADS, class F> DEV float row_sum(i64 columns, float *groups, F add)

@@ -4,8 +4,8 @@
 #ifndef TEGULA_ENGRAM_SHORT_CONV_CUH
 #define TEGULA_ENGRAM_SHORT_CONV_CUH
 
+#include "device/vector.cuh"
 #include "engram/common/short_conv.h"
-#include "engram/common/vector.cuh"
 
 /* 1 / d, rounded to nearest: d is between 1 and 2^116 (quant/common/swiglu.cuh says why that is so). */
 DEV float reciprocal(float d)

@@ -4,19 +4,9 @@
 #ifndef TEGULA_MHC_ROWS_CUH
 #define TEGULA_MHC_ROWS_CUH
 
-#include "device/ptx.cuh"
+#include "device/reduce.cuh"
+#include "device/vector.cuh"
 #include "mhc/common/rows.h"
-
-/* Column i of a unit; i is a constant after unrolling. */
-DEV float column(const uint4 &v, int i)
-{
-    const u32 word = i / 2 == 0 ? v.x : i / 2 == 1 ? v.y : i / 2 == 2 ? v.z : v.w;
-    return __uint_as_float(i % 2 ? word & 0xffff0000u : word << 16);
-}
-DEV uint4 pack(const float (&c)[8])
-{
-    return make_uint4(pack_bf16(c[0], c[1]), pack_bf16(c[2], c[3]), pack_bf16(c[4], c[5]), pack_bf16(c[6], c[7]));
-}
 
 DEV uint4 load_unit(const u16 *row, i64 first, i64 hidden)
 {
@@ -76,37 +66,6 @@ template <int COUNT> DEV void load_numbers(const float *from, bool has_vectors, 
     }
 }
 
-/* Sums over the lanes of a warp, as trees of neighbours: of COUNT values, each lane ends with one, whose number is
- * returned, or -1. Each step adds half of the values for both lanes of a pair. */
-template <int COUNT, int BIT> struct lane_trees {
-    static __device__ __forceinline__ int run(float (&v)[COUNT], int lane, int first, int count, float &sum)
-    {
-        enum { HALF = (COUNT + 1) / 2 };
-        const bool is_upper = lane >> BIT & 1;
-        float kept[HALF];
-#pragma unroll
-        for (int i = 0; i < HALF; i++) {
-            const float upper = HALF + i < COUNT ? v[HALF + i < COUNT ? HALF + i : 0] : 0.0f;
-            const float sent = is_upper ? v[i] : upper;
-            kept[i] = (is_upper ? upper : v[i]) + __shfl_xor_sync(FULL, sent, 1 << BIT);
-        }
-        return lane_trees<HALF, BIT + 1>::run(kept, lane, is_upper ? first + HALF : first,
-                                              is_upper ? count - HALF : min(count, (int)HALF), sum);
-    }
-};
-template <int COUNT> struct lane_trees<COUNT, 5> {
-    static __device__ __forceinline__ int run(float (&v)[COUNT], int lane, int first, int count, float &sum)
-    {
-        sum = v[0];
-        return count > 0 ? first : -1;
-    }
-};
-template <int COUNT> DEV int warp_trees(float (&v)[COUNT], int lane, float &sum)
-{
-    static_assert(COUNT <= 32, "a value per lane");
-    return lane_trees<COUNT, 0>::run(v, lane, 0, COUNT, sum);
-}
-
 /* Sums over rows: of each value, those of up to 32 warps' trees (ROWS_SPAN units), then of spans. */
 enum { ROWS_WARPS = ROWS_SPAN / 32, ROWS_LEVELS = 32 };
 template <int COUNT> struct row_sums {
@@ -129,9 +88,7 @@ DEV void add_span(row_sums<COUNT> &s, i64 span, i64 num_spans, float *to, float 
     const int lane = (int)threadIdx.x % 32;
 #pragma unroll 1
     for (int v = (int)threadIdx.x / 32; v < COUNT; v += (int)blockDim.x / 32) {
-        float sum = s.of_warp[v][lane];
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2) sum += __shfl_xor_sync(FULL, sum, d);
+        float sum = lanes_sum<32>(s.of_warp[v][lane]);
         if (lane == 0) {
             int level = 0;
 #pragma unroll 1
