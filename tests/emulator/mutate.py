@@ -12,7 +12,7 @@
     order    acquire and release become relaxed                         weak, tsan; a cluster's barrier: tsan
     stride   a loop over the grid's stride takes one trip               limit
     shared   a store through shared_store_*() is taken out              any, older
-    bound    < becomes <=, <= becomes <                                 asan, with a seed per case
+    bound    < becomes <=, <= becomes <                                 asan, with a seed per case; older, if none runs it
 
 Builds the tests in FOLDER (default build/mutate). A mutant is noticed when a test of an op whose kernels include the
 file fails at one of the seeds. Bounds are tried all at once: a kernel is compiled with switches for all of its bounds, and
@@ -30,7 +30,7 @@ from planting import Tests, planted, root
 calls = (r"__syncthreads|__syncwarp|mbar_wait|mbar_wait_cluster|mbar_init_fence|cluster_wait|bulk_fence"
          r"|pdl_wait|(?:barrier_sync|barrier_arrive|copy_async_wait|bulk_wait|bulk_wait_read)<[^>]*>")
 modes_of = {"sync": ["any", "limit", "tsan"], "fence": ["weak"], "order": ["weak", "tsan"], "stride": ["limit"],
-            "shared": ["any", "older"], "bound": ["asan"]}    # in turn, the cheapest first: few need another
+            "shared": ["any", "older"], "bound": ["asan", "older"]}    # in turn, the cheapest first: few need another
 patterns = {
     "sync": r"\b(" + calls + r")\([^;]*\);",
     "fence": r"\b__threadfence\(\);",
