@@ -175,6 +175,7 @@ const case_op pre_fwd_cases = {
         "num_tokens=1,9,40 hidden=1280 norm=none,bf16 sums=exact wanted=abcdefg repeat=2",
         "num_tokens=2 hidden=2560,4096,6144,7168 sums=exact repeat=1", "num_tokens=2 hidden=7168 weight=1",
         "num_tokens=40 hidden=1280 groups=1,2 sums=exact",
+        "num_tokens=65 hidden=4096 norm=bf16 sums=exact repeat=1",      /* two tiles a warp of pre_fwd_split */
         "num_tokens=3 hidden=1280 groups=1,2 weight=1 layout=gaps,outside gap=8 norm=none,f32",
         "num_tokens=33 hidden=2560 norm=bf16 sums=exact repeat=1",      /* tells apart one and two roundings of out */
         "num_tokens=1 hidden=16456 num_streams=3 norm=f32 groups=1 sums=exact",
