@@ -109,6 +109,16 @@ TEST(exchange)
                     b);
 }
 
+/* One cluster takes all tiles in turn, more than its ring has stages. */
+TEST(many_trips)
+{
+    FOR_BACKENDS(b) {
+        if (!backend_is_cpu(b)) CHECK_OK(tgl_set_num_sms(b->device.device_id, 4));
+        check_lines("mhc_norm_fn_fwd", (const char *const[]){ "num_tokens=120 hidden=1280 sums=exact", NULL }, b);
+        if (!backend_is_cpu(b)) CHECK_OK(tgl_set_num_sms(b->device.device_id, 0));
+    }
+}
+
 TEST(graph) { check_replayed("mhc_norm_fn_fwd", "num_tokens=70 hidden=128", 1); }
 
 extern tgl_signature tgl_mhc_norm_fn_fwd_signature;
