@@ -284,9 +284,9 @@ const case_op gate_conv_fwd_cases = {
         "more_slots=3 keep_ring=0,1 batch_dtype=i64",
         "num_tokens=30 num_streams=2 hidden=16 requests=none,5 past=ring start=zero,large batch_dtype=i64 drafts=0,3",
         /* blocks of more threads, clusters of them, and more columns than any has */
-        "num_tokens=11 num_streams=1 hidden=1024,1032,2560,2568,5120,5128,8192,8200 requests=2 past=ring start=small",
+        "num_tokens=11 num_streams=1 hidden=1024,1032,2560,2568,5120,5128,7168,7176,8192,8200 requests=2 past=ring start=small",
         /* rows that are not alive: the blocks of a cluster say nothing of them */
-        "num_tokens=90 num_streams=1 hidden=3072,5632 requests=5 past=ring start=small drafts=0 mask=some"),
+        "num_tokens=90 num_streams=1 hidden=3072,5632,7424 requests=5 past=ring start=small drafts=0 mask=some"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=8192 hidden=2560 requests=none,7,300 mask=none,some",
         "num_tokens=2000 hidden=1024,5120,7168,2563 requests=5 past=ring start=small,large batch_dtype=i64 drafts=0,4"),
@@ -298,7 +298,7 @@ const case_op gate_conv_fwd_cases = {
         "num_tokens=128 hidden=2560 requests=128 cu=even past=ring start=large batch_dtype=i64 slots=shuffled "
         "drafts=0,4"),
     .lists[CASE_KERNELS] = CASE_LINES(
-        "num_tokens=64 hidden=1024,2560,5120,7168 round_each=0,1"),
+        "num_tokens=64 hidden=1024,2560,5120,7168,8192 round_each=0,1"),
     .models = CASE_LINES("num_tokens=64 num_streams={engram_streams} hidden={hidden} "
         "weights=bf16 zero_centered={engram_centered} residual={engram_residual}"),
 };

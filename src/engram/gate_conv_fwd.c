@@ -208,13 +208,13 @@ enum { CHAIN, ANY, NUM_KERNELS };
 
 static int parts_of(const problem *p)
 {
-    const int64_t columns = GATE_CONV_MANY * CONV_VECTOR;
-    return p->hidden <= columns ? 1 : p->hidden <= 2 * columns ? 2 : 4;
+    return p->hidden <= GATE_CONV_MANY * CONV_VECTOR ? 1 : p->hidden <= 2 * GATE_CONV_WIDE * CONV_VECTOR ? 2 : 4;
 }
 static int threads_of(const problem *p)
 {
     if (p->hidden <= GATE_CONV_FEW * CONV_VECTOR) return GATE_CONV_FEW;
-    return parts_of(p) > 2 ? GATE_CONV_QUARTER : GATE_CONV_MANY;
+    if (p->hidden <= 2 * GATE_CONV_MANY * CONV_VECTOR) return GATE_CONV_MANY;
+    return parts_of(p) > 2 ? GATE_CONV_QUARTER : GATE_CONV_WIDE;
 }
 
 static int plan(const void *context, tgl_kernel *kernels)
@@ -232,7 +232,7 @@ static int64_t stage_bytes(const problem *p)
 {
     return 3 * gate_conv_pitch(p->hidden, parts_of(p)) + GATE_CONV_TOLD(parts_of(p));
 }
-static int64_t weight_bytes(const problem *p) { return 32 * gate_conv_vectors(p->hidden, parts_of(p), 0); }
+static int64_t weight_bytes(const problem *p) { return gate_conv_weight_bytes(p->hidden, threads_of(p), parts_of(p)); }
 
 /* Rows in flight that there is room for; of these as many find their gates as there are warps for. */
 static int64_t room_of(const problem *p, const tgl_target *target)

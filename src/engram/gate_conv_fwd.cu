@@ -4,10 +4,10 @@
  *   computes  as tegula/engram.h says, sums in the orders of common/gate.h and common/short_conv.h
  *   launch    grid tiles of tile_rows * dilation tokens * chains * num_streams * PARTS (block b: part b % PARTS of a
  *             cluster, whose stream is the next digit), block GATE_CONV_THREADS(CONV_THREADS), dynamic shared memory of
- *             the part's weights of the gate (f32), and `stages` rows of x, k and v
+ *             the part's weights of the gate (f32), some of the others (KEEPS_SOME), and `stages` rows of x, k and v
  *   moves     6 bytes per element of x, 2 of v, once each from memory, and x, k and v of the rows that a tile reaches
  *             back to; from L2 v again for every stream
- *   macros    CONV_THREADS that convolve: GATE_CONV_FEW, GATE_CONV_QUARTER, GATE_CONV_MANY; PARTS 1, 2, 4 of a row
+ *   macros    CONV_THREADS that convolve: GATE_CONV_FEW, _QUARTER, _MANY, _WIDE; PARTS 1, 2, 4 of a row
  *
  * Three kinds of warps pass rows on. One warp has copies bring x, k and v of a token into a stage. Of others each
  * takes a row: it adds up its sums, replaces v by the gated value, and finds its rstd; a row's numbers are computed once,
@@ -32,8 +32,9 @@
 #include "engram/common/requests.cuh"
 #include "engram/common/short_conv.cuh"
 
-static_assert(CONV_THREADS == GATE_CONV_FEW || CONV_THREADS == GATE_CONV_QUARTER || CONV_THREADS == GATE_CONV_MANY,
-              "CONV_THREADS is one of three");
+static_assert(CONV_THREADS == GATE_CONV_FEW || CONV_THREADS == GATE_CONV_QUARTER || CONV_THREADS == GATE_CONV_MANY ||
+                  CONV_THREADS == GATE_CONV_WIDE,
+              "CONV_THREADS is one of four");
 static_assert(PARTS == 1 || PARTS == 2 || PARTS == 4, "PARTS is 1, 2 or 4");
 
 #if __CUDA_ARCH__ >= 900
@@ -42,7 +43,8 @@ enum {
     CONV_WARPS = CONV_THREADS / 32,
     ALL_GROUPS = GATE_CONV_GROUPS,
     GROUPS = ALL_GROUPS / PARTS,
-    SLOTS = GATE_SLOTS / PARTS,         /* of the gate's sums */
+    SLOTS = GATE_SLOTS / PARTS, /* of the gate's sums */
+    KEEPS_SOME = GATE_CONV_KEEPS_SOME(CONV_THREADS),
     SPAN = GATE_CONV_SPAN / PARTS,      /* vectors of a part that follow each other */
     FIRST_CONV = 32 * (GATE_WARPS + 1), /* warps: those that find gates, the one that loads, those that convolve */
     TAPS = GATE_CONV_TAPS,
@@ -80,14 +82,17 @@ DEV token token_at(const tgl_windows &w, const tgl_place &place, i64 t, i32 dila
     return made;
 }
 
+/* Rows of a block: from `first` on, with results from `begin` on, up to `end`. */
+struct extent { i32 first, begin, end; };
+
 /* Rows are those of the block's chain, counted from PAST_ROWS before its tile's; row n is token base + n * dilation. */
 struct walk {
     const gate_conv_args &a;
     const token *tokens;
     const i64 &num_items; /* in shared memory, as tokens are */
+    const extent &rows;   /* there, too, if it KEEPS_SOME; in registers otherwise: 8192 x 5120 took 586 us, not 533 */
     i64 base;
     i32 h, dilation;
-    i32 first, begin, end;      /* rows from `first` on, results from `begin` on, up to `end` */
     i32 tile_end;               /* the tile's own rows are PAST_ROWS .. tile_end - 1 */
     u32 weights, stages, marks; /* shared memory */
     u32 part, count;            /* of the row, and its vectors */
@@ -125,6 +130,11 @@ DEV bool is_late_head(const walk &k, i32 n)
 enum { LOADED = 0, GATED = 8, FREED = 16, RSTD = 24, SUMMED = 32, SQUARED = 40, MARK_BYTES = PARTS > 1 ? 48 : 32 };
 DEV u32 mark_at(const walk &k, int stage) { return k.marks + (u32)stage * MARK_BYTES; }
 
+DEV void store_floats(u32 to, float a, float b, float c, float d)
+{
+    shared_store_u32x4(to, make_uint4(__float_as_uint(a), __float_as_uint(b), __float_as_uint(c), __float_as_uint(d)));
+}
+
 /* ---- rows, in the order in which they pass ---- */
 
 struct item {
@@ -137,7 +147,7 @@ struct cursor {
     i32 head;
 }; /* the late rows of a chunk */
 
-DEV cursor first_cursor(const walk &k) { return { k.end - k.first, 0, 0, PAST_ROWS - 1 }; }
+DEV cursor first_cursor(const walk &k) { return { k.rows.end - k.rows.first, 0, 0, PAST_ROWS - 1 }; }
 
 DEV i64 chunk_of(const walk &k, i32 n) { return k.base + (i64)n * k.dilation - k.tokens[n].depth; }
 DEV i64 late_count(const walk &k, i32 head)
@@ -173,12 +183,12 @@ DEV item late_item(const walk &k, i64 i, cursor &c)
 /* Rows are asked for in ascending order. */
 DEV item item_at(const walk &k, i64 i, cursor &c)
 {
-    if (i >= k.end - k.first) return late_item(k, i, c);
-    const i32 n = k.first + (i32)i;
+    if (i >= k.rows.end - k.rows.first) return late_item(k, i, c);
+    const i32 n = k.rows.first + (i32)i;
     return { k.base + (i64)n * k.dilation, k.tokens[n].state, n };
 }
 
-DEV bool has_result(const walk &k, const item &of) { return !(of.state & LATE) && of.n >= k.begin; }
+DEV bool has_result(const walk &k, const item &of) { return !(of.state & LATE) && of.n >= k.rows.begin; }
 
 /* By whole warps. */
 DEV i64 count_late(const walk &k)
@@ -262,7 +272,7 @@ DEV void load_vectors(const walk &k, const sources &from, u32 to)
 }
 
 /* Parts are not in one piece. On an H200 8192 rows of 5120 columns take 593 us with bulk copies, 643 with others, which are
- * slower for large pieces; 4096 of 7168 columns, whose pieces are small, 905 and 747, with clusters that did not all fit at
+ * slower for large pieces; 4096 of 7168 columns in four parts, whose pieces are small, 905 and 747, with clusters that did not all fit at
  * once. Of those so many rows may be on their way while the next is asked for. */
 enum { HAS_BULK = PARTS <= 2, AHEAD = HAS_BULK ? 0 : GATE_CONV_AHEAD };
 
@@ -533,8 +543,30 @@ DEV void find_gates(const walk &k, int number, float *sums)
 struct columns {
     i32 first;
     bool are_there;
+    u32 at, kept; /* shared memory: its vector in the first stage; the weights that are there, if it KEEPS_SOME */
     float norm[CONV_VECTOR], conv[TAPS][CONV_VECTOR], sums[PAST_ROWS][CONV_VECTOR];
 };
+
+/* Weights that are in shared memory if it KEEPS_SOME: of the norm, of the first tap. */
+enum { NORM, FIRST_TAP };
+DEV void keep(const columns &of, int number, const float (&w)[CONV_VECTOR])
+{
+    const u32 to = of.kept + 2 * number * 16 * CONV_THREADS;
+    store_floats(to, w[0], w[1], w[2], w[3]);
+    store_floats(to + 16 * CONV_THREADS, w[4], w[5], w[6], w[7]);
+}
+DEV void load_kept(const columns &of, int number, const float (&in_registers)[CONV_VECTOR], float (&w)[CONV_VECTOR])
+{
+    if (KEEPS_SOME) {
+        const u32 from = of.kept + 2 * number * 16 * CONV_THREADS;
+        const float4 low = shared_load_f32x4(from), high = shared_load_f32x4(from + 16 * CONV_THREADS);
+        w[0] = low.x, w[1] = low.y, w[2] = low.z, w[3] = low.w, w[4] = high.x, w[5] = high.y, w[6] = high.z,
+        w[7] = high.w;
+    } else {
+#pragma unroll
+        for (int i = 0; i < CONV_VECTOR; i++) w[i] = in_registers[i];
+    }
+}
 
 DEV void load_weights(const gate_conv_args &a, i64 h, columns &of)
 {
@@ -553,20 +585,24 @@ DEV void load_weights(const gate_conv_args &a, i64 h, columns &of)
 
 DEV uint4 normed(const columns &of, const uint4 &gv, float rstd)
 {
-    float v[CONV_VECTOR];
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) v[i] = conv_normed(column(gv, i), rstd, of.norm[i]);
-    return pack(v);
+    float norm[CONV_VECTOR];
+    load_kept(of, NORM, of.norm, norm);
+    return normed(gv, rstd, norm);
 }
 
 /* The next row of the chain -> what it is convolved to, before SiLU. */
-DEV float add_row(columns &of, int i, float row, float bias)
+DEV void add_row(columns &of, const uint4 &row, const float (&bias)[CONV_VECTOR], float (&z)[CONV_VECTOR])
 {
-    const float z = fmaf(of.conv[TAPS - 1][i], row, of.sums[0][i]);
-    of.sums[0][i] = fmaf(of.conv[2][i], row, of.sums[1][i]);
-    of.sums[1][i] = fmaf(of.conv[1][i], row, of.sums[2][i]);
-    of.sums[2][i] = fmaf(of.conv[0][i], row, bias);
-    return z;
+    float first[CONV_VECTOR];
+    load_kept(of, FIRST_TAP, of.conv[0], first);
+#pragma unroll
+    for (int i = 0; i < CONV_VECTOR; i++) {
+        const float v = column(row, i);
+        z[i] = fmaf(of.conv[TAPS - 1][i], v, of.sums[0][i]);
+        of.sums[0][i] = fmaf(of.conv[2][i], v, of.sums[1][i]);
+        of.sums[1][i] = fmaf(of.conv[1][i], v, of.sums[2][i]);
+        of.sums[2][i] = fmaf(first[i], v, bias[i]);
+    }
 }
 static_assert(TAPS == 4, "add_row() has so many sums");
 
@@ -581,12 +617,12 @@ DEV uint4 convolve_plain(columns &of, u32 from, u32 pitch, float rstd)
 {
     const uint4 x = shared_load_u32x4(from), gv = shared_load_u32x4(from + 2 * pitch), own = normed(of, gv, rstd);
     const conv_numbers n = { 0, 0, 0, 1, 1 };
-    float out[CONV_VECTOR];
+    const float no_bias[CONV_VECTOR] = {};
+    float z[CONV_VECTOR], out[CONV_VECTOR];
+    add_row(of, own, no_bias, z);
 #pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) {
-        const float z = add_row(of, i, column(own, i), 0);
-        out[i] = conv_result(&n, z, reciprocal(conv_sigmoid_divisor(z)), column(gv, i), 1, column(x, i), 0);
-    }
+    for (int i = 0; i < CONV_VECTOR; i++)
+        out[i] = conv_result(&n, z[i], reciprocal(conv_sigmoid_divisor(z[i])), column(gv, i), 1, column(x, i), 0);
     return pack(out);
 }
 
@@ -605,14 +641,12 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
         const i32 before = (PAST_ROWS - j) * k.dilation - t.depth;
         uint4 past = none;
         /* no result of the block reaches further back than PAST_ROWS before it; other blocks may write there by now */
-        if (before <= t.reach && of.are_there && k.begin - n < PAST_ROWS)
+        if (before <= t.reach && of.are_there && k.rows.begin - n < PAST_ROWS)
             past = *(const uint4 *)(past_row(k, t, before) + of.first);
-#pragma unroll
-        for (int i = 0; i < CONV_VECTOR; i++) add_row(of, i, column(past, i), bias[i]);
+        add_row(of, past, bias, made);
     }
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) made[i] = add_row(of, i, column(own, i), bias[i]);
-    if (n < k.begin) return;
+    add_row(of, own, bias, made);
+    if (n < k.rows.begin) return;
     const uint4 x = shared_load_u32x4(from);
 #pragma unroll
     for (int i = 0; i < CONV_VECTOR; i++)
@@ -626,17 +660,26 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
 DEV void convolve_rows(const walk &k)
 {
     const gate_conv_args &a = k.a;
-    const u32 bytes = stage_bytes(k), number = threadIdx.x - FIRST_CONV;
-    columns of = { (i32)(vector_at(k, number) * CONV_VECTOR), number < k.count, {}, {}, {} };
+    const u32 bytes = kept_u32(stage_bytes(k)),
+              number = threadIdx.x - FIRST_CONV; /* else computed again for every row */
+    const bool are_there = number < k.count;
+    const u32 at = k.stages + (are_there ? number * 16 : 0);
+    columns of = { (i32)(vector_at(k, number) * CONV_VECTOR),
+                   are_there,
+                   KEEPS_SOME ? at : kept_u32(at),
+                   k.weights + 32 * (u32)gate_conv_vectors(a.hidden, PARTS, 0) + number * 16,
+                   {},
+                   {},
+                   {} };
     if (of.are_there) load_weights(a, k.h, of);
-    u16 *out = a.out.data + (k.base + (i64)k.first * k.dilation) * a.out.token + k.h * a.out.stream + of.first;
+    if (KEEPS_SOME) keep(of, NORM, of.norm), keep(of, FIRST_TAP, of.conv[0]);
+    u16 *out = a.out.data + (k.base + (i64)k.rows.first * k.dilation) * a.out.token + k.h * a.out.stream + of.first;
     const i64 out_step = k.dilation * a.out.token;
-    const u32 first_mark = k.marks, end_mark = mark_at(k, a.stages);
-    const u32 first_stage = k.stages + (of.are_there ? number * 16 : 0);
-    u32 mark = first_mark, from = first_stage, parity = 0;
+    int stage = 0;
+    u32 parity = 0;
 #pragma unroll 1
-    for (i32 n = k.first; n < k.end; n++, out += out_step) {
-        const u32 state = k.tokens[n].state;
+    for (i32 n = k.rows.first; n < k.rows.end; n++, out += out_step) {
+        const u32 state = k.tokens[n].state, mark = mark_at(k, stage), from = of.at + (u32)stage * bytes;
         mbar_wait(mark + GATED, parity);
         const float rstd = shared_load_f32(mark + RSTD);
         if (state & PLAIN) {
@@ -647,13 +690,15 @@ DEV void convolve_rows(const walk &k)
         }
         __syncwarp(); /* all lanes have read the stage */
         if (threadIdx.x % 32 == 0) mbar_arrive(mark + FREED);
-        mark += MARK_BYTES, from += bytes;
-        if (mark == end_mark) mark = first_mark, from = first_stage, parity ^= 1;
+        const bool is_last = stage + 1 == a.stages;
+        stage = is_last ? 0 : stage + 1;
+        parity ^= is_last;
     }
     cursor late = first_cursor(k);
 #pragma unroll 1
-    for (i64 i = k.end - k.first; i < k.num_items; i++) {
+    for (i64 i = k.rows.end - k.rows.first; i < k.num_items; i++) {
         const item it = late_item(k, i, late);
+        const u32 mark = mark_at(k, stage), from = of.at + (u32)stage * bytes;
         mbar_wait(mark + GATED, parity);
         const uint4 gv = shared_load_u32x4(from + 2 * k.pitch);
         const float rstd = shared_load_f32(mark + RSTD);
@@ -662,8 +707,8 @@ DEV void convolve_rows(const walk &k)
         if (it.state & WRITES)
             store_ring(k, of, k.tokens[it.n], it.t - chunk_of(k, it.n),
                        it.state & ALIVE ? normed(of, gv, rstd) : make_uint4(0, 0, 0, 0));
-        mark += MARK_BYTES, from += bytes;
-        if (mark == end_mark) mark = first_mark, from = first_stage, parity ^= 1;
+        stage = stage + 1 < a.stages ? stage + 1 : 0;
+        if (stage == 0) parity ^= 1;
     }
 }
 
@@ -681,8 +726,7 @@ DEV void fill_weights(const walk &k)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             w[i] = gate_weight_at(&k.a.weights, k.a.weights.kind, k.a.weights.is_zero_centered, k.h, at + i);
-        shared_store_u32x4(k.weights + 16 * c, make_uint4(__float_as_uint(w[0]), __float_as_uint(w[1]),
-                                                          __float_as_uint(w[2]), __float_as_uint(w[3])));
+        store_floats(k.weights + 16 * c, w[0], w[1], w[2], w[3]);
     }
 }
 
@@ -694,6 +738,8 @@ DEV void run(const gate_conv_args &a)
     SHARED(float[GATE_WARPS * 3 * GROUPS], sums);
     SHARED(request_scratch<GATE_CONV_THREADS(CONV_THREADS)>, scratch);
     SHARED(i64, num_items);
+    SHARED(extent, shared_rows);
+    extent rows = {};
     const int tid = (int)threadIdx.x, warp = tid / 32, threads = GATE_CONV_THREADS(CONV_THREADS);
     const i64 cluster = blockIdx.x / PARTS, of_stream = cluster / a.num_streams, tile = of_stream / a.dilation;
     const i64 chain = of_stream - tile * a.dilation;
@@ -704,22 +750,20 @@ DEV void run(const gate_conv_args &a)
     }
     const u32 from = shared_address(memory), part = blockIdx.x % PARTS;
     const i32 tile_rows = (i32)min((i64)a.tile_rows, (a.num_tokens - tile_begin - 1) / a.dilation + 1);
-    walk k = { a,
-               tokens,
-               num_items,
-               tile_begin - PAST_ROWS * (i64)a.dilation,
-               (i32)(cluster - of_stream * a.num_streams),
-               a.dilation,
-               0,
-               PAST_ROWS,
-               PAST_ROWS + tile_rows,
-               PAST_ROWS + tile_rows,
-               from,
-               from + 32 * (u32)gate_conv_vectors(a.hidden, PARTS, 0),
-               shared_address(marks),
-               part,
-               (u32)gate_conv_vectors(a.hidden, PARTS, (int)part),
-               (u32)gate_conv_pitch(a.hidden, PARTS) };
+    const walk k = { a,
+                     tokens,
+                     num_items,
+                     KEEPS_SOME ? shared_rows : rows,
+                     tile_begin - PAST_ROWS * (i64)a.dilation,
+                     (i32)(cluster - of_stream * a.num_streams),
+                     a.dilation,
+                     PAST_ROWS + tile_rows,
+                     from,
+                     from + (u32)gate_conv_weight_bytes(a.hidden, CONV_THREADS, PARTS),
+                     kept_u32(shared_address(marks)),
+                     part,
+                     (u32)gate_conv_vectors(a.hidden, PARTS, (int)part),
+                     (u32)gate_conv_pitch(a.hidden, PARTS) };
     if (tid == 0) {
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) {
@@ -744,17 +788,18 @@ DEV void run(const gate_conv_args &a)
         __syncthreads();
     }
     const i32 head = PAST_ROWS, tail = k.tile_end - 1, together = rows_together(k, head);
-    if (rows_before(k, head) > 0 && rows_before(k, head) < together) k.begin += together - rows_before(k, head);
-    if (rows_before(k, tail) < tile_rows) k.end = max(k.end, tail - rows_before(k, tail) + rows_together(k, tail));
-    k.begin = min(k.begin, k.end);
-    k.first = k.begin < k.end ? k.begin - rows_before(k, k.begin) : k.end;
+    i32 begin = PAST_ROWS, end = k.tile_end;
+    if (rows_before(k, head) > 0 && rows_before(k, head) < together) begin += together - rows_before(k, head);
+    if (rows_before(k, tail) < tile_rows) end = max(end, tail - rows_before(k, tail) + rows_together(k, tail));
+    begin = min(begin, end);
+    rows = { begin < end ? begin - rows_before(k, begin) : end, begin, end };
     const i64 num_late = count_late(k);
-    if (tid == 0) num_items = k.end - k.first + num_late;
+    if (tid == 0) num_items = end - rows.first + num_late, shared_rows = rows;
     __syncthreads(); /* states have been read */
     const bool can_be_plain = a.numbers.has_activation && a.has_residual && !a.bias.data;
-    if (!can_be_plain || tid < k.begin)
+    if (!can_be_plain || tid < begin)
 #pragma unroll 1
-        for (i32 n = tid; n < (can_be_plain ? k.begin : known); n += threads) tokens[n].state &= ~(u32)PLAIN;
+        for (i32 n = tid; n < (can_be_plain ? begin : known); n += threads) tokens[n].state &= ~(u32)PLAIN;
     __syncthreads();
     if (PARTS > 1) cluster_wait(); /* mbarriers of all parts are initialised */
     if (warp < GATE_WARPS) find_gates(k, warp, sums);

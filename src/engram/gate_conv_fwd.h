@@ -60,14 +60,24 @@ TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int
 #define GATE_CONV_STAGES 14
 #define GATE_CONV_STATIC 16384
 #define GATE_CONV_AHEAD 3 /* of clusters of 4: rows on their way, fewer than rows in flight */
-/* Threads that convolve, a vector each: of rows of up to 1024 columns, of more than 5120, and of others; with them are
- * warps that find gates, one for a row, and one that loads. */
+/* Threads that convolve, a vector each: of rows of up to 1024 columns, of more than 7168, of up to 5120, and of others; with
+ * them are warps that find gates, one for a row, and one that loads. On an H200 4096 tokens of 4 x 7168 columns take 375 us
+ * in two parts, with 448 threads each and 5 warps for gates, 430 us with 4 such warps, 641 us in four parts of 256. */
 #define GATE_CONV_FEW 128
 #define GATE_CONV_QUARTER 256
 #define GATE_CONV_MANY 320
+#define GATE_CONV_WIDE 448
 #define GATE_CONV_WARPS(threads) ((threads) > GATE_CONV_QUARTER ? 5 : (threads) > GATE_CONV_FEW ? 7 : 3)
 #define GATE_CONV_THREADS(threads) ((threads) + 32 * GATE_CONV_WARPS(threads) + 32)
 #define GATE_CONV_BLOCKS(threads) ((threads) > GATE_CONV_FEW ? 1 : 2) /* per SM */
+
+/* So many threads have too few registers for all of their weights: norm_weight and the first tap's are in shared memory. */
+#define GATE_CONV_KEEPS_SOME(threads) ((threads) > GATE_CONV_MANY)
+/* Bytes of weights in shared memory: the gate's as f32, and those. */
+TGL_INLINE int64_t gate_conv_weight_bytes(int64_t hidden, int threads, int parts)
+{
+    return 32 * (gate_conv_vectors(hidden, parts, 0) + (GATE_CONV_KEEPS_SOME(threads) ? 2 * threads : 0));
+}
 
 /* gate_conv_fwd_any: threads of a block, which has a row. */
 #define GATE_CONV_ANY_THREADS 256
