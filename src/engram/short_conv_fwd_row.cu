@@ -54,8 +54,12 @@ DEV found find_request(const tgl_windows &w, i64 t)
     found made = { { { 0, 0 }, -1, 0, 0 }, w.num_tokens, true };
     if (w.cu_seqlens) {
         const u32 lane = threadIdx.x % 32, none = ENTRIES * 32;
+        /* When decoding, request t has token t. */
+        const bool has_guess = t < w.num_requests;
+        const loaded start = load_integer_if(w.start_pos, t, w.start_bytes, has_guess && w.start_pos);
+        const loaded slot = load_integer_if(w.slots, t, w.slot_bytes, has_guess && w.past == PAST_RING && w.slots);
         u32 end = none;
-        i32 begin = 0;
+        i32 begin = 0, end_token = 0;
         i64 base = 0;
 #pragma unroll 1
         for (; base <= w.num_requests && end == none; base += none) {
@@ -76,13 +80,20 @@ DEV found find_request(const tgl_windows &w, i64 t)
             }
             end = warp_min_u32(end);
 #pragma unroll
-            for (int e = 0; e < ENTRIES; e++) /* 0 past the last one */
+            for (int e = 0; e < ENTRIES; e++) { /* 0 past the last one */
                 if (e * 32 + lane < end) begin = max(begin, bound[e]);
+                if (e * 32 + lane == end) end_token = bound[e];
+            }
         }
         made.r.place.number = base - none + end - 1;
         made.r.place.begin = warp_max_s32(begin);
         made.is_one = end < none && made.r.place.number >= 0;
-        if (made.is_one) made.end = tgl_end_of(&w, &made.r.place);
+        if (made.is_one) made.end = warp_max_s32(end_token);
+        if (made.is_one && made.r.place.number == t) {
+            made.r = tgl_request_of(&w, made.r.place, tgl_start_of(&w, value_of(start, w.start_bytes)),
+                                    tgl_slot_of(&w, t, value_of(slot, w.slot_bytes)));
+            return made;
+        }
     }
     if (made.is_one) made.r = tgl_request_at(&w, made.r.place);
     return made;
