@@ -47,7 +47,10 @@ static inline bool *choose_share(const case_op *op, const char *const *lines, co
         free(cases);
         return is_chosen;
     }
-    CHECK(!share || (sscanf(share, "%" SCNd64 "/%" SCNd64, &first, &step) == 2 && first >= 0 && first < step));
+    if (share && (sscanf(share, "%" SCNd64 "/%" SCNd64, &first, &step) != 2 || first < 0 || first >= step)) {
+        CHECK_THAT(false, "TEGULA_TEST_SHARE is %s, want FIRST/STEP or pairs", share);
+        return is_chosen;
+    }
     for (int64_t i = first; i < n; i += step) is_chosen[i] = true;
     return is_chosen;
 }

@@ -129,7 +129,7 @@ class Row:
 
 
 _exported = _tegula.table()
-_made = []
+_made = None
 
 
 def rows(glue=_tegula):
@@ -137,8 +137,9 @@ def rows(glue=_tegula):
     calls without torch and JAX need none."""
     if glue is not _tegula:
         return [Row(**row) for row in glue.table()]
-    if not _made:
-        _made.extend([Row(**row) for row in _exported])
+    global _made
+    if _made is None:
+        _made = [Row(**row) for row in _exported]       # two threads at once may make them twice, neither sees a part
     return _made
 
 

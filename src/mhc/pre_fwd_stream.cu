@@ -68,7 +68,8 @@ enum {
     AT_FACTORS = AT_SQUARES + SQUARES,
     AT_GAINS = AT_FACTORS + KEPT * TILE * 4,
     AT_BARS = PRE_STREAM_AT_BARS(PIECES, SEGMENTS, ROWS, NORM),
-    AT_FN = NORM ? (int)AT_KEPT : (STAGES - 2) * STAGE,
+    FN_KEPT = NORM && KEPT * INPUT + SQUARES >= PRODUCTS * 1024 * ROW_TILES, /* fn turns where inputs are kept */
+    AT_FN = FN_KEPT ? (int)AT_KEPT : (STAGES - 2) * STAGE,
     AT_NOWHERE = AT_BARS - 16,
     GATES = TILE * STREAMS * 4, /* bytes of a tile's */
     HOT = GROUPS ? 2 * STREAMS + 2 : 0,
@@ -110,7 +111,7 @@ enum {
  * they have all of it in registers.
  * READ: of each block: it has read the sums that it owns. SQUARED: squares of the input of an owned tile; SCALED: a tile's
  * input is kept, and its factors are there; NORMED: it is no longer needed. */
-static_assert(EARLY <= STAGES - 2 && (NORM ? KEPT * INPUT + SQUARES : 2 * STAGE) >= PRODUCTS * 1024 * ROW_TILES,
+static_assert(EARLY <= STAGES - 2 && (FN_KEPT ? KEPT * INPUT + SQUARES : 2 * STAGE) >= PRODUCTS * 1024 * ROW_TILES,
               "fn turns in the last two stages, or where inputs are kept");
 
 typedef struct {
@@ -384,6 +385,8 @@ DEV void store_gains(const pre_fwd_args &a, const place &p, int tid)
 DEV void norm_tile(const pre_fwd_args &a, const place &p, int k)
 {
     const int lane = (int)threadIdx.x % 32, first = token_of(p, k), left = (int)a.num_tokens - first;
+    /* A wait tells a phase from the next one alone. If KEPT is odd, the other warp has the phase before. */
+    if (KEPT % 2 && k >= KEPT) mbar_wait(bar(p, NORMED + k % KEPT), k / KEPT - 1 & 1);
     mbar_wait_cluster(bar(p, SCALED + k % KEPT), k / KEPT & 1);
 #pragma unroll 1
     for (int i = lane; i < TILE * UNITS; i += 32) {
@@ -418,7 +421,7 @@ DEV void run_appliers(const pre_stream_args &a, const place &p)
 #pragma unroll 1
         for (int k = 0; k < p.tiles && k < STAGES; k++) {
             if (k >= EARLY && k < EARLY + PIECES) mbar_wait(bar(p, HERE + k - EARLY), 0);
-            if (!NORM && k == STAGES - 2) mbar_wait(bar(p, TURNED), 0);
+            if (!FN_KEPT && k == STAGES - 2) mbar_wait(bar(p, TURNED), 0);
             load_tile(a, p, k, k, policy);
         }
     }
