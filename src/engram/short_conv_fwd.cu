@@ -270,13 +270,13 @@ DEV void add_squares(const short_conv_args &a, i64 h, const pipe &p, i64 first, 
             return;
         }
         const float rstd = conv_rstd(&a.numbers, squares_of_row(p.stages + stage * p.stage_bytes, vectors));
+        __syncwarp(); /* all lanes have read the state and the row: lane 0 arrives for them */
         if (lane == 0) {
             of.rstd = rstd;
             if (state & HAS_OUT && a.rstd && first == 0)
                 a.rstd[of.token * a.num_streams + h] = state & ALIVE ? tgl_one_nan(rstd) : 0;
             mbar_arrive(p.ready + 8 * stage);
         }
-        __syncwarp();
         stage += a.norm_warps;
         if (stage >= a.stages) stage -= a.stages, parity ^= 1; /* a multiple of norm_warps */
     }
