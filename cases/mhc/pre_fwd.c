@@ -175,7 +175,7 @@ const case_op pre_fwd_cases = {
         "num_tokens=2 hidden=1,8,63,256,1280,2560 norm=bf16 sums=exact,normal wanted=abcdefg repeat=1",
         "num_tokens=2 hidden=320,2048 weight=1 norm=plain wanted=-,a,b,c,d,e,f,g",
         "num_tokens=1,9,40 hidden=1280 norm=none,bf16 sums=exact wanted=abcdefg repeat=2",
-        "num_tokens=2 hidden=2560,4096,6144,7168 sums=exact repeat=1", "num_tokens=2 hidden=7168 weight=1",
+        "num_tokens=2 hidden=2560,4096,5120,6144,7168 sums=exact repeat=1", "num_tokens=2 hidden=7168 weight=1",
         "num_tokens=40 hidden=1280 groups=1,2 sums=exact",
         "num_tokens=65 hidden=4096 norm=bf16 sums=exact repeat=1",      /* two tiles a warp of pre_fwd_split */
         "num_tokens=3 hidden=1280 groups=1,2 weight=1 layout=gaps,outside gap=8 norm=none,f32",
