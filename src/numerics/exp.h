@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * exp.h - e^x for CPU loops: no call, no table, no branch, so that compilers vectorise it.
+ * exp.h - e^x: no call, no table, no branch, so that compilers vectorise it.
  *
  * Let n be the integer nearest to x / ln 2 and r = x - n ln 2, |r| < 0.35. Then e^x = 2^n e^r and e^r = 1
  * + r + r^2 p(r), where p is the polynomial of degree 4 that minimises the relative error of e^r, 2^-27.6.
  * ln 2 is split in two parts, the first with so few bits that n times it, and x minus that, are exact. The
  * error is below one ulp for every float.
  *   -inf gives 0; inf, and above 88.7228, inf; NaN stays NaN; 0 gives 1; subnormal results are rounded twice
- * Kernels use CUDA's expf, which is based on a hardware instruction and differs in the last bits. */
+ * Kernels of mHC and Engram use it, too, so that they have the CPU's bits. Those of moe and quant use CUDA's expf, based on a
+ * hardware instruction and differs in the last bits. */
 #ifndef TEGULA_NUMERICS_EXP_H
 #define TEGULA_NUMERICS_EXP_H
 
