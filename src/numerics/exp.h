@@ -6,8 +6,8 @@
  * ln 2 is split in two parts, the first with so few bits that n times it, and x minus that, are exact. The
  * error is below one ulp for every float.
  *   -inf gives 0; inf, and above 88.7228, inf; NaN stays NaN; 0 gives 1; subnormal results are rounded twice
- * Kernels of mHC and Engram use it, too, so that they have the CPU's bits. Those of moe and quant use CUDA's expf, based on a
- * hardware instruction and differs in the last bits. */
+ * Kernels of mHC and Engram use it, too, so that they have the CPU's bits. Those of moe and quant use CUDA's expf, which is
+ * based on a hardware instruction and differs in the last bits. */
 #ifndef TEGULA_NUMERICS_EXP_H
 #define TEGULA_NUMERICS_EXP_H
 
