@@ -92,6 +92,16 @@ def documents_and_examples():
 
 
 @check
+def links_of_documents():
+    documents = [path for path in prefix.rglob("*") if path.suffix == ".md"]
+    links = [(path, target) for path in documents for target in re.findall(r"\]\(([^)\s#]+)[^)]*\)", path.read_text())
+             if not re.match("[a-z]+:", target)]
+    dead = [f"{path.name}: {target}" for path, target in links if not (path.parent / target).exists()]
+    if dead or not links:
+        raise RuntimeError(f"of {len(links)} links, these lead nowhere: {dead}")
+
+
+@check
 def static_library():
     out, installed = scratch / "static", scratch / "static_installed"
     run("cmake", "-S", source, "-B", out, f"-DCMAKE_C_COMPILER={cc}", "-DBUILD_SHARED_LIBS=OFF", "-DTEGULA_TOOLS=OFF",
