@@ -148,6 +148,35 @@ def test_workflows_are_well_formed(path):
                 assert done.returncode == 0, f"{name}: {done.stderr}"
 
 
+@pytest.mark.parametrize("tag, heading, is_released", [
+    ("v1.2.3", "## 1.2.3, 2026-01-31", True),
+    ("v1.2.3", "## 1.2.3, unreleased", False),
+    ("v1.2.3", "## 1.2.2, 2026-01-31", False),
+    ("v1.2.4", "## 1.2.3, 2026-01-31", False),
+    ("v1.2", "## 1.2.3, 2026-01-31", False)])
+def test_release_checks_the_tag(tmp_path, tag, heading, is_released):
+    """The first job of a release fails unless the tag is the header's version and the change log has its date."""
+    yaml = pytest.importorskip("yaml")
+    header = (ROOT / "include/tegula/core.h").read_text()
+    for part, number in ("MAJOR", 1), ("MINOR", 2), ("PATCH", 3):
+        header = re.sub(rf"^#define TGL_VERSION_{part} \d+", f"#define TGL_VERSION_{part} {number}", header, flags=re.M)
+    (tmp_path / "include/tegula").mkdir(parents=True)
+    (tmp_path / "include/tegula/core.h").write_text(header)
+    (tmp_path / "CHANGELOG.md").write_text(f"# Changes\n\n{heading}\n\n- A line.\n")
+    release = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
+    script = next(step["run"] for step in release["jobs"]["version"]["steps"] if "run" in step)
+    done = subprocess.run(["bash", "-e", "-c", script], cwd=tmp_path, env={**os.environ, "GITHUB_REF_NAME": tag})
+    assert (done.returncode == 0) == is_released
+    assert all("version" in job["needs"] for name, job in release["jobs"].items() if name not in ("version", "draft"))
+
+
+def test_release_compiles_for_every_architecture():
+    """The pack is looked up for all architectures of `tegula compile --all`; a job of the release compiles each."""
+    jobs = re.search(r"^        arch: \[(sm_.*)\]$", (ROOT / ".github/workflows/release.yml").read_text(), re.M)[1]
+    all_of_them = re.search(r'all_architectures\[\] = "(.*)"', (ROOT / "tools/compile.c").read_text())[1]
+    assert jobs.split(", ") == all_of_them.split(",")
+
+
 # ---- in a browser ----
 
 # What of the page in a frame is not inside of it, or hides part of its text, and which texts of a plot overlap. What scrolls
