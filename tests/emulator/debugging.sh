@@ -4,8 +4,8 @@
 
 one_case() {
     # doc: one_case
-    export TEGULA_LIBCUDA=$PWD/build/lib/libcuda_emulated.so
-    export TEGULA_LIBNVRTC=$PWD/build/lib/libnvrtc_emulated.so
+    export TEGULA_LIBCUDA="$PWD/build/lib/libcuda_emulated.so"
+    export TEGULA_LIBNVRTC="$PWD/build/lib/libnvrtc_emulated.so"
     build/bin/tegula check transpose num_rows=64 num_cols=128 dtype=bf16 --device cuda
     # end
 }
@@ -20,7 +20,7 @@ seeds() {
 
 debugger() {
     # doc: debugger
-    TEGULA_CACHE_DIR= EMU_OPT="-O0 -g" EMU_SEED=5 gdb -q -batch -d src -x tests/emulator/transpose.gdb \
+    TEGULA_CACHE_DIR="" EMU_OPT="-O0 -g" EMU_SEED=5 gdb -q -batch -d src -x tests/emulator/transpose.gdb \
         --args build/bin/tegula check transpose num_rows=64 num_cols=128 dtype=bf16 --device cuda
     # end
 }

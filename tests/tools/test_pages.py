@@ -108,6 +108,8 @@ def test_getting_started_can_be_copied(tmp_path):
 # ---- workflows ----
 
 WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+# Flags that pkg-config prints are to be split into words.
+SHELLCHECK = [path, "--shell=bash", "--exclude=SC2046"] if (path := shutil.which("shellcheck")) else None
 
 
 def test_workflows_run_every_stage():
@@ -144,8 +146,17 @@ def test_workflows_are_well_formed(path):
             assert "uses" not in step or re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]), step
             if "run" in step:                   # ${{ }} is filled in before a shell sees it
                 script = re.sub(r"\$\{\{.*?\}\}", "x", step["run"])
-                done = subprocess.run(["bash", "-n"], input=script, text=True, capture_output=True)
-                assert done.returncode == 0, f"{name}: {done.stderr}"
+                done = subprocess.run([*SHELLCHECK, "-"] if SHELLCHECK else ["bash", "-n"], input=script, text=True, capture_output=True)
+                assert done.returncode == 0, f"{name}: {done.stdout}{done.stderr}"
+
+
+def test_shell_scripts():
+    if not SHELLCHECK:
+        pytest.skip("no shellcheck here")
+    scripts = [path for folder in (".ci", "scripts", "tests") for path in sorted((ROOT / folder).rglob("*"))
+               if path.is_file() and (path.suffix == ".sh" or path.read_bytes()[:9] == b"#!/bin/sh")]
+    assert len(scripts) >= 7
+    subprocess.run([*SHELLCHECK, "--shell=sh", *scripts], check=True)
 
 
 @pytest.mark.parametrize("tag, heading, is_released", [
