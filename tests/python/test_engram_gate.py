@@ -269,6 +269,36 @@ def test_errors(device):
             call()
 
 
+def test_errors_name_the_arguments_of_the_call(device):
+    """The C function has k and v for kv, and weight_hidden for the fused weight."""
+    x, k, v, wh, we = gate_data(3, 2, 8, device)
+    kv, fused, norm, taps = torch.cat([k, v[:, None]], 1), engram.fused_weight(wh, we), wh, wh.reshape(16, 1)
+    out, *saved = engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6)
+    for wrong, message in ((fused.bfloat16(), "dtype is bf16, want f32"), (fused[0], "has 1 dimensions, want 2")):
+        for call in (lambda: engram.engram_gate_fwd(x, k, v, wrong, 1e-20, 1e-6),
+                     lambda: engram.engram_gate_fwd(x, k, v, wrong, 1e-20, 1e-6, False),
+                     lambda: engram.engram_gate_kv_fwd(x, kv, wrong, 1e-20, 1e-6),
+                     lambda: engram.engram_gate_bwd(out, x, k, v, wrong, *saved, 1e-6),
+                     lambda: engram.engram_gate_kv_bwd(out, x, kv, wrong, *saved, 1e-6),
+                     lambda: engram.engram_gate_conv_fwd(x, k, v, wrong, 1e-20, 1e-6, norm, taps)):
+            with pytest.raises(ValueError, match=f"^weight_fused: {message}$"):
+                call()
+    with pytest.raises(TypeError, match="^weight_fused: is a .*NoneType.*, want a tensor$"):
+        engram.engram_gate_fwd(x, k, v, None, 1e-20, 1e-6)
+    for call in (lambda kv: engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6),
+                 lambda kv: engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6, False),
+                 lambda kv: engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6, False, None, True),
+                 lambda kv: engram.engram_gate_kv_bwd(out, x, kv, fused, *saved, 1e-6)):
+        with pytest.raises(ValueError, match="^kv: dtype is f32, want bf16$"):
+            call(kv.float())
+    with pytest.raises(ValueError, match="^hidden_states: strides are .*, want rows of 8 neighbouring elements"):
+        engram.engram_gate_kv_fwd(x[:1].expand(3, 2, 8), kv, fused, 1e-20, 1e-6, False, None, True)
+    with pytest.raises(ValueError, match="^grad_kv: dtype is f32, want bf16$"):
+        engram.engram_gate_kv_bwd(out, x, kv, fused, *saved, 1e-6, out=(None, kv.float(), None))
+    with pytest.raises(ValueError, match="^weight_hidden: dtype is f16, want "):
+        engram.engram_gate_fwd(x, k, v, None, 1e-20, 1e-6, weights=(wh.half(), we))
+
+
 def test_v2(device):
     """With its names, its argument orders and its tests' tolerances; masked rows to the bit."""
     import tegula.v2 as tile_kernels

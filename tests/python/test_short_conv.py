@@ -151,7 +151,18 @@ def test_errors(device):
             engram.short_conv(x, norm, taps, past_state=wrong)
     with pytest.raises(TypeError, match="past_state: is a list, want a torch.Tensor"):
         engram.short_conv(x, norm, taps, past_state=[1])
-    with pytest.raises(ValueError, match="start_pos: is NULL, want a tensor with ring|start_pos"):
+    with pytest.raises(ValueError, match="^past_state: dtype is f32, want bf16"):
+        engram.short_conv(x, norm, taps, past_state=past.float())
+    for wrong in (taps[0], taps[0, 0], taps[None, None], None):
+        with pytest.raises((TypeError, ValueError), match="^conv_weight: (has|is a)"):
+            engram.short_conv(x, norm, wrong, past_state=past)
+    gate, gates = (x, x, x[:, 0], torch.ones(2, 8, device=device), 1e-20, 1e-6, norm), engram.engram_gate_conv_fwd
+    for wrong in (taps[:, :, None], taps.view(16, 2, 2)):       # taps are in the last dimension
+        for call in (lambda: engram.short_conv(x, norm, wrong), lambda: gates(*gate, wrong),
+                     lambda: engram.short_conv_bwd(x, x, norm, wrong, torch.ones(5, 2, device=device))):
+            with pytest.raises(ValueError, match=r"^conv_weight: shape is \[16, .*\], want \[C, K\] or \[C, 1, K\]"):
+                call()
+    with pytest.raises(ValueError, match="^start_pos: is None, want a tensor with ring"):
         engram.short_conv(x, norm, taps, ring=torch.zeros(1, 9, 2, 8, device=device).bfloat16())
     with pytest.raises(ValueError, match="dilation"):
         engram.short_conv(x, norm, taps, 0)

@@ -39,6 +39,12 @@ class NGram(_typing.NamedTuple):
     stop_id: int | None = None
 
 
+def _named(error, **names):
+    """A builtin's error with the name that the argument has here."""
+    name, colon, rest = str(error).partition(":")
+    return type(error)(names.get(name, name) + colon + rest)
+
+
 def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = None, start_pos: Array | None = None,
                 history: Array | None = None, ring: Array | None = None, slots: Array | None = None,
                 image_token_mask: Array | None = None, *, layout: Literal["ltc", "tlc"] = "ltc",
@@ -58,9 +64,12 @@ def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = N
         raise ValueError(f"layout: is {layout!r}, want 'ltc' or 'tlc'")
     tlc = layout == "tlc"
     multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id = ngram
-    rows = _engram_rows(input_ids, multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id, cu_seqlens, start_pos,
-                        history, ring, slots, image_token_mask, tlc, history_newest_first, hash_masked, keep_ring,
-                        null_slot, out=out.swapaxes(0, 1) if tlc and out is not None else out)
+    try:
+        rows = _engram_rows(input_ids, multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id, cu_seqlens,
+                            start_pos, history, ring, slots, image_token_mask, tlc, history_newest_first, hash_masked,
+                            keep_ring, null_slot, out=out.swapaxes(0, 1) if tlc and out is not None else out)
+    except (TypeError, ValueError) as e:
+        raise _named(e, rows="out") from None
     if out is not None:
         return out
     return rows.swapaxes(0, 1) if tlc else rows
@@ -114,8 +123,9 @@ def engram_lookup_bwd(grad_out: AnyTensor, indices: Array, num_rows: int, *, row
         return _engram_lookup_bwd(grad_out, indices, num_rows, row_begin, out=out)
     if out is not None:
         raise ValueError("out: is given, want None with grad_table")
-    if num_rows not in (0, grad_table.shape[0]):
-        raise ValueError(f"num_rows: is {num_rows}, want 0 or {grad_table.shape[0]}, as grad_table has")
+    rows, *_ = getattr(grad_table, "shape", ()) or (num_rows,)      # of what is no table the builtin says so
+    if num_rows not in (0, rows):
+        raise ValueError(f"num_rows: is {num_rows}, want 0 or {rows}, as grad_table has")
     return _engram_lookup_bwd_into(grad_out, indices, grad_table, row_begin)
 
 
@@ -135,6 +145,14 @@ def _num_gate_partials(hidden_states, is_wanted):
     """tgl_engram_gate_num_partials(), for symbolic sizes too; 0 if no gradient of the weights is wanted."""
     hidden = (getattr(hidden_states, "shape", None) or (1,))[-1]
     return min((3583 + hidden) // max(hidden, 1) * 66, 528) if is_wanted else 0
+
+
+def _of_weights(weights):
+    return {"weight_hidden": "weight_fused"} if weights is None else {}
+
+
+def _of_kv(weights):
+    return {"k": "kv", "v": "kv", "grad_k": "grad_kv", "grad_v": "grad_kv", **_of_weights(weights)}
 
 
 def _both(weight_fused, weights):
@@ -171,9 +189,12 @@ def engram_gate_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: 
     """
     hidden, embed = _both(weight_fused, weights)
     args = (hidden_states, k, v, hidden, embed, image_token_mask, eps, clamp_value, add_residual, zero_centered, sign)
-    if save_for_backward:
-        return _engram_gate_fwd(*args, out=out)
-    return _engram_gate_fwd_alone(*args, out=out), *_NOT_SAVED
+    try:
+        if save_for_backward:
+            return _engram_gate_fwd(*args, out=out)
+        return _engram_gate_fwd_alone(*args, out=out), *_NOT_SAVED
+    except (TypeError, ValueError) as e:
+        raise _named(e, **_of_weights(weights)) from None
 
 
 def engram_gate_kv_fwd(hidden_states: AnyTensor, kv: Array, weight_fused: Array | None, eps: float, clamp_value: float,
@@ -192,15 +213,18 @@ def engram_gate_kv_fwd(hidden_states: AnyTensor, kv: Array, weight_fused: Array 
     """
     hidden, embed = _both(weight_fused, weights)
     args = (hidden_states, kv, hidden, embed, image_token_mask, eps, clamp_value, add_residual, zero_centered, sign)
-    if inplace:
-        if save_for_backward or out is not None:
-            other = "out" if out is not None else "save_for_backward"
-            raise ValueError(f"inplace: is True, want False with {other}")
-        _engram_gate_kv_fwd_inplace(*args)
-        return hidden_states, *_NOT_SAVED
-    if save_for_backward:
-        return _engram_gate_kv_fwd(*args, out=out)
-    return _engram_gate_kv_fwd_alone(*args, out=out), *_NOT_SAVED
+    if inplace and (save_for_backward or out is not None):
+        other = "out" if out is not None else "save_for_backward"
+        raise ValueError(f"inplace: is True, want False with {other}")
+    try:
+        if inplace:
+            _engram_gate_kv_fwd_inplace(*args)
+            return hidden_states, *_NOT_SAVED
+        if save_for_backward:
+            return _engram_gate_kv_fwd(*args, out=out)
+        return _engram_gate_kv_fwd_alone(*args, out=out), *_NOT_SAVED
+    except (TypeError, ValueError) as e:
+        raise _named(e, output="hidden_states" if inplace else "output", **_of_kv(weights)) from None
 
 
 def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Array, weight_fused: Array | None,
@@ -222,9 +246,12 @@ def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Arra
     """
     hidden, embed = _both(weight_fused, weights)
     *grads, of_weights = wanted = _wanted(wanted, 4)
-    made = _engram_gate_bwd(grad_out, hidden_states, k, v, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
-                            rstd_k, clamp_value, add_residual, zero_centered, *grads,
-                            _num_gate_partials(hidden_states, of_weights), out=out)
+    try:
+        made = _engram_gate_bwd(grad_out, hidden_states, k, v, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
+                                rstd_k, clamp_value, add_residual, zero_centered, *grads,
+                                _num_gate_partials(hidden_states, of_weights), out=out)
+    except (TypeError, ValueError) as e:
+        raise _named(e, **_of_weights(weights)) from None
     return _without(made, wanted)
 
 
@@ -246,15 +273,23 @@ def engram_gate_kv_bwd(grad_out: AnyTensor, hidden_states: Array, kv: Array, wei
     """
     hidden, embed = _both(weight_fused, weights)
     *grads, of_weights = wanted = _wanted(wanted, 3)
-    made = _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
-                               rstd_k, clamp_value, add_residual, zero_centered, *grads,
-                               _num_gate_partials(hidden_states, of_weights), out=out)
+    try:
+        made = _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score,
+                                   rstd_x, rstd_k, clamp_value, add_residual, zero_centered, *grads,
+                                   _num_gate_partials(hidden_states, of_weights), out=out)
+    except (TypeError, ValueError) as e:
+        raise _named(e, **_of_kv(weights)) from None
     return _without(made, wanted)
 
 
 def _taps(conv_weight):
     """[C, K] of [C, K] or [C, 1, K]."""
-    return conv_weight.reshape(conv_weight.shape[0], -1) if getattr(conv_weight, "ndim", 2) == 3 else conv_weight
+    if getattr(conv_weight, "ndim", 2) != 3:
+        return conv_weight
+    channels, groups, taps = conv_weight.shape
+    if groups != 1:
+        raise ValueError(f"conv_weight: shape is {list(conv_weight.shape)}, want [C, K] or [C, 1, K]")
+    return conv_weight.reshape(channels, taps)
 
 
 def _is_silu(activation):
@@ -277,11 +312,14 @@ def _present(ring, cu_seqlens, num_tokens):
     return ring.gather(1, entries[:, :, None, None].expand(ring.shape))
 
 
-def _ring_of(past_state, size):
-    """(ring, start_pos) for past states of so many rows."""
+def _ring_of(past_state, taps, dilation):
+    """(ring, start_pos) for past states of as many rows as these taps reach."""
     import torch
     if not isinstance(past_state, torch.Tensor):
         raise TypeError(f"past_state: is a {type(past_state).__name__}, want a torch.Tensor (use ring)")
+    if len(getattr(taps, "shape", ())) != 2:
+        return past_state, None     # the builtin names what is wrong with them
+    size = (taps.shape[1] - 1) * dilation
     if past_state.ndim != 4 or past_state.shape[1] != size:
         raise ValueError(f"past_state: shape is {list(past_state.shape)}, want [B, {size}, H, D]")
     start_pos = torch.full(past_state.shape[:1], size, dtype=torch.int32, device=past_state.device)
@@ -307,16 +345,19 @@ def short_conv(x: AnyTensor, norm_weight: Array, conv_weight: Array, dilation: i
         >>> out.shape, rstd.shape
         (torch.Size([6, 4, 64]), torch.Size([6, 4]))
     """
-    is_past = past_state is not None
+    taps, is_past = _taps(conv_weight), past_state is not None
     if is_past:
         if ring is not None or start_pos is not None or slots is not None:
             raise ValueError("past_state: is given, want None with ring, start_pos or slots")
         if keep_ring or null_slot is not None:
             raise ValueError("past_state: is given, want None with keep_ring or null_slot")
-        ring, start_pos = _ring_of(past_state, (_taps(conv_weight).shape[-1] - 1) * dilation)
-    args = (x, norm_weight, _taps(conv_weight), bias, residual, mask, ring, cu_seqlens, start_pos, slots, dilation, eps,
+        ring, start_pos = _ring_of(past_state, taps, dilation)
+    args = (x, norm_weight, taps, bias, residual, mask, ring, cu_seqlens, start_pos, slots, dilation, eps,
             _is_silu(activation), add_input, zero_centered, round_each, keep_ring, null_slot)
-    made = _short_conv(*args, out=out) if save_for_backward else (_short_conv_alone(*args, out=out), None)
+    try:
+        made = _short_conv(*args, out=out) if save_for_backward else (_short_conv_alone(*args, out=out), None)
+    except (TypeError, ValueError) as e:
+        raise _named(e, **({"ring": "past_state"} if is_past else {})) from None
     return (*made, _present(ring, cu_seqlens, x.shape[0])) if is_past else tuple(made)
 
 
@@ -363,10 +404,13 @@ def engram_gate_conv_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fu
         torch.Size([6, 4, 64])
     """
     hidden, embed = _both(weight_fused, weights)
-    return _engram_gate_conv_fwd(hidden_states, k, v, hidden, embed, norm_weight, _taps(conv_weight), bias, mask, ring,
-                                 cu_seqlens, start_pos, slots, eps, clamp_value, dilation, norm_eps,
-                                 _is_silu(activation), add_residual, zero_centered, sign, norm_zero_centered,
-                                 round_each, keep_ring, null_slot, out=out)
+    args = (hidden_states, k, v, hidden, embed, norm_weight, _taps(conv_weight), bias, mask, ring, cu_seqlens, start_pos,
+            slots, eps, clamp_value, dilation, norm_eps, _is_silu(activation), add_residual, zero_centered, sign,
+            norm_zero_centered, round_each, keep_ring, null_slot)
+    try:
+        return _engram_gate_conv_fwd(*args, out=out)
+    except (TypeError, ValueError) as e:
+        raise _named(e, **_of_weights(weights)) from None
 
 
 def _as_matrix(name, x, shape):
