@@ -117,6 +117,9 @@ tgl_signature tgl_engram_lookup_bwd_signature = TGL_SIGNATURE(
 
 /* Positions of a block that sorts, at least; that it sorts in shared memory, at most. */
 enum { PART = 128, CAPACITY = 12288 };
+_Static_assert(((99 << 10) - 8192 - LOOKUP_BWD_COUNT_BYTES(LOOKUP_BWD_THREADS)) / 32 >=
+                   2 * LOOKUP_BWD_SAMPLES * LOOKUP_BWD_THREADS,
+               "the sample has room, even on GPUs with 99 KiB of shared memory");
 static int64_t max_sorters(int64_t n) { return tgl_min(LOOKUP_BWD_SORTERS, tgl_max(1, tgl_ceil_div(n, PART))); }
 
 /* Parts of the workspace, each aligned to 256 bytes. i32 has rows of up to 32 bits, i64 of 64. */

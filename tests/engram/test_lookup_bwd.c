@@ -91,6 +91,39 @@ TEST(order_of_summation)
     }
 }
 
+/* The kernel cuts rows into ranges by a sample of positions. If none of these is owned, one range has all rows: more
+ * than a block has shared memory for. */
+TEST(sample_misses)
+{
+    enum { N = 16000, SAMPLE = 1024 };
+    static int32_t indices[N], unique[N];
+    static float gradients[N], want[N], seen[N];
+    int32_t count = 0;
+    for (int i = 0; i < N; i++) indices[i] = 3 * ((i + N / 2) % N), gradients[i] = (float)i;
+    for (uint32_t i = 0; i < SAMPLE; i++) indices[(uint64_t)(i * 0x9e3779b1u) * N >> 32] = -1;
+    memset(want, 0xa5, sizeof want); /* what is not written */
+    for (int row = 0; row < N; row++) {
+        const int at = (row + N / 2) % N;
+        if (indices[at] >= 0) unique[count] = 3 * row, want[count++] = gradients[at];
+    }
+    CHECK(count > 12288);
+    for (int i = count; i < N; i++) unique[i] = -1;
+    FOR_BACKENDS(b) {
+        call c;
+        place(b, &c.grad, TGL_F32, 3, SHAPE(N, 1, 1), gradients);
+        place(b, &c.indices, TGL_I32, 2, SHAPE(N, 1), indices);
+        place(b, &c.unique, TGL_I32, 1, SHAPE(N), NULL);
+        place(b, &c.rows, TGL_F32, 2, SHAPE(N, 1), NULL);
+        place(b, &c.count, TGL_I32, 1, SHAPE(1), NULL);
+        CHECK_OK(run(b, &c, false, &(tgl_engram_lookup_params){ .num_rows = 3 * N }));
+        check_contents(b, &c.unique, unique, "unique_rows");
+        check_contents(b, &c.count, &count, "num_unique");
+        fetch(b, &c.rows, seen);
+        CHECK(!memcmp(seen, want, sizeof want));
+        discard(b, &c.grad), discard(b, &c.indices);
+    }
+}
+
 /* The sum of <lookup(E), G> is that of <E, bwd(G)>: exactly, on integers. */
 TEST(adjoint)
 {
