@@ -14,7 +14,9 @@ PyObject *error_type;
 static PyObject *message_of(const char *sentence)
 {
     PyObject *text = PyUnicode_DecodeUTF8(sentence, (Py_ssize_t)strlen(sentence), "replace"); /* may name a path */
-    PyObject *message = text ? PyObject_CallMethod(text, "replace", "ss", ": is NULL, ", ": is None, ") : NULL;
+    PyObject *is_none = text ? PyObject_CallMethod(text, "replace", "ss", ": is NULL, ", ": is None, ") : NULL;
+    PyObject *message = is_none ? PyObject_CallMethod(is_none, "replace", "ss", ", want NULL ", ", want None ") : NULL;
+    Py_XDECREF(is_none);
     Py_XDECREF(text);
     return message;
 }

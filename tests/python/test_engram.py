@@ -257,12 +257,15 @@ def test_the_ring_counts_as_written(device):
     (lambda i, n: engram.ngram_windows(i[0], 3, 2, history=i[:, :2]), "cu_seqlens: is None, want a tensor with 5"),
     (lambda i, n: engram.engram_rows(i[0], n, layout="lct"), "layout: is 'lct', want 'ltc' or 'tlc'$"),
     (lambda i, n: engram.engram_rows(i[0], n, ring=i), "start_pos: is None, want a tensor with ring"),
+    (lambda i, n: engram.engram_rows(i[0], n, None, i[0, :1], i[:1, :2], i[:1].clone()),
+     "history: is given, want None with ring"),
+    (lambda i, n: engram.engram_lookup(i.float(), i, i[:, :1].to(torch.uint8)), "table: dtype is f32, want e4m3"),
     (lambda i, n: engram.engram_rows(i[0], n._replace(token_map=i[0])), "token_map: dtype is i64, want i32"),
     (lambda i, n: engram.engram_rows(i[0], n, out=torch.zeros(2, 3, 16, device=i.device)), "out: dtype is f32, want i32"),
     (lambda i, n: engram.engram_lookup_bwd(torch.zeros(5, 3, 2), i, 9, grad_table=[1]), "grad_table: is a .*list"),
     (lambda i, n: engram.engram_lookup_bwd(i[..., None].float(), i, 9, grad_table=i[0, 0].float()),
      "grad_table: has 0 dimensions, want 2"),
-], ids=range(9))
+], ids=range(11))
 def test_errors(call, message, device):
     with pytest.raises((TypeError, ValueError), match="^" + message):
         call(torch.randint(0, 9, (5, 3), device=device), engram.NGram(*constants(3, 2, 8, device), 2))
