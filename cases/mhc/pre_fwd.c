@@ -194,6 +194,8 @@ const case_op pre_fwd_cases = {
                                       "num_tokens=64 hidden=4096,5120,6144 weight=0,1",
                                       "num_tokens=64 hidden=7168,6144,5120,4096,3584,2560,1792,1280 norm=bf16",
                                       "num_tokens=64 hidden=1280 groups=1,2 norm=plain"),
-    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} groups={mhc_scales} norm=bf16"),
+    /* without a norm as well: so TileKernels' mhc_pre_big_fuse calls it */
+    .models = CASE_LINES("num_tokens=4096 num_streams={mhc_streams} hidden={hidden} groups={mhc_scales} norm=bf16",
+                         "num_tokens=4096 num_streams={mhc_streams} hidden={hidden} groups={mhc_scales}"),
 };
 // clang-format on

@@ -395,6 +395,9 @@ def test_compile_all(tegula, tmp_path):
     done = tegula("compile", "--all", "--arch", "sm_90a", "-o", "all", env=env)
     assert done.returncode == 0, done.stderr
     assert {file.name for file in (tmp_path / "all").iterdir()} == one_by_one and len(one_by_one) > 50
+    for norm in "none", "bf16":             # as TileKernels' mhc_pre_big_fuse calls it, and with the norm that follows
+        done = tegula("compile", "--arch", "sm_90a", "mhc_pre_fwd", "num_tokens=128", "hidden=7168", f"norm={norm}", "-o", "all", env=env)
+        assert re.search("^0 kernels compiled", done.stdout, re.M), done.stdout
 
 
 def test_compile_counts_the_cases_of_all_architectures(tmp_path, emulated):
