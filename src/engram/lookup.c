@@ -145,24 +145,33 @@ static int plan(const void *context, tgl_kernel *kernels)
     return 1;
 }
 
+/* As many rows as a warp has room for, or fewer, so that warps have equally many, but a unit for each lane. On an H200
+ * 1, 16 and 1024 tokens x 24 rows of 256 codes take 2.3, 2.6 and 10.0 us; in tiles of 4 rows 2.6, 3.1 and 10.4. */
+static int32_t tile_rows_of(const lookup_args *a, int64_t num_sms)
+{
+    const int64_t most = tgl_max(1, LOOKUP_TILE / a->row_units), least = tgl_min(most, tgl_ceil_div(32, a->row_units));
+    const int64_t warps = num_sms * (LOOKUP_THREADS / 32), rounds = tgl_ceil_div(a->num_positions, warps * most);
+    return (int32_t)tgl_max(least, tgl_ceil_div(a->num_positions, tgl_max(1, warps * rounds)));
+}
+
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     lookup_args *a = &p->args;
+    const int64_t num_sms = p->num_sms ? p->num_sms : target->num_sms;
     const bool has_flat_indices = !a->indices || a->index_token_stride == a->num_columns * a->index_column_stride;
     const bool has_flat_out = a->out_token_stride == a->num_columns * a->out_column_stride;
     a->num_positions = a->num_tokens * a->num_columns;
     a->is_flat = a->num_tokens == 1 || (has_flat_indices && has_flat_out);
     a->unit_bytes = unit_of(p);
     a->row_units = (int32_t)((p->form == LOOKUP_PACKED ? out_row_bytes(p) : a->dim * p->table_bytes) / a->unit_bytes);
-    a->tile_rows = (int32_t)tgl_max(1, LOOKUP_TILE / a->row_units);
+    a->tile_rows = tile_rows_of(a, num_sms);
     a->row_tiles = (int32_t)tgl_ceil_div(a->row_units, LOOKUP_TILE);
     a->num_tiles = a->row_tiles > 1 ? a->num_positions * a->row_tiles : tgl_ceil_div(a->num_positions, a->tile_rows);
     a->by_row_units = tgl_divisor_of(a->row_units);
     a->by_columns = tgl_divisor_of(a->num_columns);
     a->by_groups = tgl_divisor_of(tgl_max(1, a->dim / LOOKUP_GROUP));
     a->by_tokens = tgl_divisor_of(a->num_tokens);
-    const int64_t num_sms = p->num_sms ? p->num_sms : target->num_sms;
     const int64_t warps = tgl_min(LOOKUP_THREADS / 32, tgl_ceil_div(a->num_tiles, num_sms));
     return (tgl_shape){ { tgl_strided_grid(tgl_ceil_div(a->num_tiles, warps), num_sms) },
                         .block = (int)(32 * warps),
