@@ -653,8 +653,10 @@ DEV void finish_rows(const lookup_bwd_args &a, float *memory)
     for (u64 task = blockIdx.x; task < num_many; task += gridDim.x)
         finish_many(a, load_long(a.longs + 8 * (a.max_longs - 1 - task / num_slabs)),
                     (i64)(task % num_slabs) * 32 + lane, memory);
+    const u32 busy = num_many <= gridDim.x / 2 ? (u32)num_many : 0, others = gridDim.x - busy;
+    if (blockIdx.x < busy) return; /* the other blocks are enough for the rows of few chunks */
 #pragma unroll 1
-    for (u64 task = blockIdx.x + (u64)gridDim.x * warp; task < num_few; task += (u64)gridDim.x * (blockDim.x / 32))
+    for (u64 task = blockIdx.x - busy + (u64)others * warp; task < num_few; task += (u64)others * (blockDim.x / 32))
         finish_few(a, load_long(a.longs + 8 * (task / num_slabs)), (i64)(task % num_slabs) * 32 + lane);
 }
 
