@@ -446,6 +446,20 @@ static inline int check_errors(tgl_signature *s, const char *sample, errors_invo
         if (says) CHECK_THAT(!strcmp(says, message), "%s: says \"%s\", want \"%s\"", #mistake, says, message); \
     }
 
+/* A call whose outputs are empty needs neither data nor a driver; its arguments are checked all the same. */
+static inline void check_empty(tgl_signature *s, const char *sample, errors_invoke invoke)
+{
+    for (int on_cuda = 0; on_cuda < 2; on_cuda++) {
+        errors_call *const c = errors_open(s, sample, invoke, on_cuda);
+        REQUIRE(c);
+        for (int i = 0; i < c->t->num_tensors; i++)
+            if (errors_bytes(&c->own[i]) == 0) c->own[i].data = NULL;
+        CHECK_OK(invoke(c->tensors, c->given));
+        c->own[0].dtype.lanes = 2;
+        CHECK_FAILS(invoke(c->tensors, c->given), TGL_ERR_ARGUMENT, NULL);
+    }
+}
+
 /* Without a device a good call is refused for want of one. */
 static inline void check_no_driver(tgl_signature *s, const char *sample, errors_invoke invoke)
 {

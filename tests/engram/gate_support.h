@@ -5,21 +5,9 @@
 
 #include <math.h>
 
-#include "errors.h"
+#include "calls.h"
 #include "replay.h"
 #include "tegula/engram.h"
-
-/* A call whose outputs are empty needs no driver, and empty tensors need no data. */
-static inline void check_empty(tgl_signature *s, errors_invoke invoke, const char *sample)
-{
-    for (int on_cuda = 0; on_cuda < 2; on_cuda++) {
-        errors_call *const c = errors_open(s, sample, invoke, on_cuda);
-        REQUIRE(c);
-        for (int i = 0; i < c->t->num_tensors; i++)
-            if (c->tensors[i] && tgl_is_empty(c->tensors[i])) c->own[i].data = NULL;
-        CHECK_OK(invoke(c->tensors, c->given));
-    }
-}
 
 static inline uint16_t bf16(float x)
 {

@@ -35,13 +35,8 @@ TEST(special_values) /* subnormal results are kept; every NaN is the same */
 
 TEST(graph) { check_replayed("engram_fused_weight", "hidden=576", 1); }
 
-extern tgl_signature tgl_engram_fused_weight_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_engram_fused_weight(t[0], t[1], t[2], NULL);
-}
-#define GOOD_CALL &tgl_engram_fused_weight_signature, "num_streams=3 hidden=8", invoke
-
+OP(engram_fused_weight, t[0], t[1], t[2])
+#define GOOD_CALL CALL_OF(engram_fused_weight, "num_streams=3 hidden=8")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -51,8 +46,8 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_engram_fused_weight_signature, invoke, "num_streams=0 hidden=8");
-    check_empty(&tgl_engram_fused_weight_signature, invoke, "num_streams=3 hidden=0");
+    check_empty(CALL_OF(engram_fused_weight, "num_streams=0 hidden=8"));
+    check_empty(CALL_OF(engram_fused_weight, "num_streams=3 hidden=0"));
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -366,14 +366,9 @@ TEST(fast_number_of_partials)
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_engram_gate_bwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_engram_gate_bwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13],
-                               t[14], params, NULL);
-}
-#define GOOD_CALL &tgl_engram_gate_bwd_signature, "num_tokens=3 num_streams=2 hidden=8 num_partials=2", invoke
-
+OP(engram_gate_bwd, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13], t[14],
+   params)
+#define GOOD_CALL CALL_OF(engram_gate_bwd, "num_tokens=3 num_streams=2 hidden=8 num_partials=2")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -389,9 +384,6 @@ TEST(errors)
     CHECK_ERROR(c->tensors[11] = c->tensors[0], "grad_hidden_states: memory is shared with grad_out, want no overlap");
 }
 
-TEST(empty)
-{
-    check_empty(&tgl_engram_gate_bwd_signature, invoke, "num_tokens=0 num_streams=2 hidden=8 num_partials=0");
-}
+TEST(empty) { check_empty(CALL_OF(engram_gate_bwd, "num_tokens=0 num_streams=2 hidden=8 num_partials=0")); }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -342,13 +342,8 @@ TEST(graph)
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_engram_gate_fwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_engram_gate_fwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], params, NULL);
-}
-#define GOOD_CALL &tgl_engram_gate_fwd_signature, "num_tokens=3 num_streams=2 hidden=8", invoke
-
+OP(engram_gate_fwd, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], params)
+#define GOOD_CALL CALL_OF(engram_gate_fwd, "num_tokens=3 num_streams=2 hidden=8")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -381,8 +376,8 @@ TEST(errors_of_sizes)
 
 TEST(empty)
 {
-    check_empty(&tgl_engram_gate_fwd_signature, invoke, "num_tokens=0 num_streams=2 hidden=8");
-    check_empty(&tgl_engram_gate_fwd_signature, invoke, "num_tokens=3 num_streams=0 hidden=8");
+    check_empty(CALL_OF(engram_gate_fwd, "num_tokens=0 num_streams=2 hidden=8"));
+    check_empty(CALL_OF(engram_gate_fwd, "num_tokens=3 num_streams=0 hidden=8"));
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

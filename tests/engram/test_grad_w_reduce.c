@@ -121,6 +121,6 @@ TEST(errors)
     CHECK_ERROR(x[3].shape[1] = 7; x[3].strides = NULL, "grad_weight_hidden: shape is [2, 7], want [2, 8]");
 }
 
-TEST(empty) { check_empty(&tgl_engram_grad_w_reduce_signature, invoke, "num_partials=3 num_streams=2 hidden=0"); }
+TEST(empty) { check_empty(&tgl_engram_grad_w_reduce_signature, "num_partials=3 num_streams=2 hidden=0", invoke); }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

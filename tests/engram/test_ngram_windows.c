@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_engram_ngram_windows, on every device of the tests. Written from the specification: the id of a token and of those
  * before it, newest first, within a sequence. */
-#include "errors.h"
+#include "calls.h"
 #include "replay.h"
 #include "tegula/engram.h"
 
@@ -115,13 +115,8 @@ TEST(empty) /* no data and no driver */
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_engram_ngram_windows_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_engram_ngram_windows(t[0], t[1], t[2], t[3], t[4], params, NULL);
-}
-#define GOOD_CALL &tgl_engram_ngram_windows_signature, "num_tokens=3 num_requests=2 max_ngram=3 vocabulary=5", invoke
-
+OP(engram_ngram_windows, t[0], t[1], t[2], t[3], t[4], params)
+#define GOOD_CALL CALL_OF(engram_ngram_windows, "num_tokens=3 num_requests=2 max_ngram=3 vocabulary=5")
 TEST(errors)
 {
     check_errors(GOOD_CALL);

@@ -201,8 +201,8 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_engram_short_conv_bwd_signature, invoke,
-                "num_tokens=0 num_streams=2 hidden=8 kernel_size=2 num_requests=2 num_partials=0");
+    check_empty(&tgl_engram_short_conv_bwd_signature,
+                "num_tokens=0 num_streams=2 hidden=8 kernel_size=2 num_requests=2 num_partials=0", invoke);
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

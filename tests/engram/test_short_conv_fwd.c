@@ -368,8 +368,8 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_engram_short_conv_fwd_signature, invoke,
-                "num_tokens=0 num_streams=2 hidden=8 kernel_size=2 num_slots=2 ring_size=5 num_requests=2");
+    check_empty(&tgl_engram_short_conv_fwd_signature,
+                "num_tokens=0 num_streams=2 hidden=8 kernel_size=2 num_slots=2 ring_size=5 num_requests=2", invoke);
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -2,7 +2,7 @@
  * tgl_engram_sinkhorn_finalize, on every device of the tests. Written from the specification. */
 #include <math.h>
 
-#include "errors.h"
+#include "calls.h"
 #include "replay.h"
 #include "tegula/engram.h"
 
@@ -73,13 +73,8 @@ TEST(empty) /* no data and no driver */
         }
 }
 
-extern tgl_signature tgl_engram_sinkhorn_finalize_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_engram_sinkhorn_finalize(t[0], t[1], t[2], t[3], 1e-20f, 1, NULL);
-}
-#define GOOD_CALL &tgl_engram_sinkhorn_finalize_signature, "num_rows=3 dim=5", invoke
-
+OP(engram_sinkhorn_finalize, t[0], t[1], t[2], t[3], 1e-20f, 1)
+#define GOOD_CALL CALL_OF(engram_sinkhorn_finalize, "num_rows=3 dim=5")
 TEST(errors)
 {
     check_errors(GOOD_CALL);

@@ -2,7 +2,7 @@
  * tgl_engram_sinkhorn_momentum_update, on every device of the tests. Written from the specification. */
 #include <math.h>
 
-#include "errors.h"
+#include "calls.h"
 #include "replay.h"
 #include "tegula/engram.h"
 
@@ -88,13 +88,8 @@ TEST(graph) { check_replayed_times("engram_sinkhorn_momentum_update", "num_rows=
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_engram_sinkhorn_momentum_update_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_engram_sinkhorn_momentum_update(t[0], t[1], t[2], 0.95, true, NULL);
-}
-#define GOOD_CALL &tgl_engram_sinkhorn_momentum_update_signature, "dim=5 ...=2", invoke
-
+OP(engram_sinkhorn_momentum_update, t[0], t[1], t[2], 0.95, true)
+#define GOOD_CALL CALL_OF(engram_sinkhorn_momentum_update, "dim=5 ...=2")
 TEST(errors)
 {
     check_errors(GOOD_CALL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * tgl_engram_sinkhorn_step_reduce, on every device of the tests. Written from the specification. */
-#include "errors.h"
+#include "calls.h"
 #include "replay.h"
 #include "tegula/engram.h"
 
@@ -25,13 +25,8 @@ TEST(in_ascending_order) /* in any other order the small ones would not be lost 
 
 TEST(graph) { check_replayed("engram_sinkhorn_step_reduce", "num_partials=40 dim=20", 1); }
 
-extern tgl_signature tgl_engram_sinkhorn_step_reduce_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_engram_sinkhorn_step_reduce(t[0], t[1], NULL);
-}
-#define GOOD_CALL &tgl_engram_sinkhorn_step_reduce_signature, "num_partials=3 dim=5", invoke
-
+OP(engram_sinkhorn_step_reduce, t[0], t[1])
+#define GOOD_CALL CALL_OF(engram_sinkhorn_step_reduce, "num_partials=3 dim=5")
 TEST(errors)
 {
     check_errors(GOOD_CALL);

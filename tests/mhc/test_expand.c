@@ -11,57 +11,32 @@ TEST(all_codes) /* of every code */
     for (int i = 0; i < COUNT; i++) codes[i] = want[i] = want[COUNT + i] = (uint16_t)i;
     FOR_BACKENDS(b)
         for (int is_f16 = 0; is_f16 < 2; is_f16++) {
-            tensor x, out;
-            place(b, &x, is_f16 ? TGL_F16 : TGL_BF16, 2, SHAPE(1, COUNT), codes);
-            place(b, &out, is_f16 ? TGL_F16 : TGL_BF16, 3, SHAPE(1, 2, COUNT), NULL);
-            CHECK_OK(tgl_mhc_expand_fwd(&x.t, &out.t, b->stream));
-            check_contents(b, &out, want, "out");
-            discard(b, &x);
+            const tgl_dtype dtype = is_f16 ? TGL_F16 : TGL_BF16;
+            CALL(mhc_expand_fwd, b, NULL, IN(dtype, codes, 1, COUNT), OUT(dtype, want, 1, 2, COUNT));
         }
 }
 
 TEST(bits_of_floats) /* signalling NaNs, their payloads, zeros of both signs, subnormals */
 {
-    const uint32_t x_bits[] = { 0x7f800001, 0xffc12345, 0x80000000, 0, 1, 0x807fffff, 0x7f800000 };
-    enum { COUNT = sizeof x_bits / sizeof *x_bits };
+    const uint32_t x[] = { 0x7f800001, 0xffc12345, 0x80000000, 0, 1, 0x807fffff, 0x7f800000 };
+    enum { COUNT = sizeof x / sizeof *x };
     uint32_t want[3 * COUNT];
-    for (int i = 0; i < 3 * COUNT; i++) want[i] = x_bits[i % COUNT];
-    FOR_BACKENDS(b) {
-        tensor x, out;
-        place(b, &x, TGL_F32, 2, SHAPE(1, COUNT), x_bits);
-        place(b, &out, TGL_F32, 3, SHAPE(1, 3, COUNT), NULL);
-        CHECK_OK(tgl_mhc_expand_fwd(&x.t, &out.t, b->stream));
-        check_contents(b, &out, want, "out");
-        discard(b, &x);
-    }
+    for (int i = 0; i < 3 * COUNT; i++) want[i] = x[i % COUNT];
+    FOR_BACKENDS(b) CALL(mhc_expand_fwd, b, NULL, F32(x, 1, COUNT), OUT(TGL_F32, want, 1, 3, COUNT));
 }
 
 TEST(worked_example) /* the first is a tie, to even */
 {
     const float grad[] = { 1, 2, 3, 4, /**/ 0.00390625f, -0.25f, 0.125f, 0.0234375f };
     const float want[] = { 1, 1.75f, 3.125f, 4.03125f };
-    FOR_BACKENDS(b) {
-        tensor in, out;
-        put(b, &in, 3, SHAPE(1, 2, 4), grad);
-        place(b, &out, TGL_BF16, 2, SHAPE(1, 4), NULL);
-        CHECK_OK(tgl_mhc_expand_bwd(&in.t, &out.t, b->stream));
-        check_bf16(b, &out, "grad_x", want, 4);
-        discard(b, &in);
-    }
+    FOR_BACKENDS(b) CALL(mhc_expand_bwd, b, NULL, BF16(grad, 1, 2, 4), BF16_IS(want, 1, 4));
 }
 
 TEST(rounded_once) /* and in order: what cancels leaves the rest */
 {
     const float grad[] = { 1, /**/ 0x1p-9f, /**/ 0x1p-9f, /**/ -1, /**/ 0x1p-12f };
     const float want[] = { 0x1p-8f + 0x1p-12f };
-    FOR_BACKENDS(b) {
-        tensor in, out;
-        put(b, &in, 3, SHAPE(1, 5, 1), grad);
-        place(b, &out, TGL_BF16, 2, SHAPE(1, 1), NULL);
-        CHECK_OK(tgl_mhc_expand_bwd(&in.t, &out.t, b->stream));
-        check_bf16(b, &out, "grad_x", want, 1);
-        discard(b, &in);
-    }
+    FOR_BACKENDS(b) CALL(mhc_expand_bwd, b, NULL, BF16(grad, 1, 5, 1), BF16_IS(want, 1, 1));
 }
 
 TEST(sums_of_floats) /* in order from +0: 1 + 2^-24 is 1, twice; the one NaN; +0 - 0 is +0 */
@@ -69,14 +44,7 @@ TEST(sums_of_floats) /* in order from +0: 1 + 2^-24 is 1, twice; the one NaN; +0
     static const uint32_t grad[] = { 0x3f800000,      0xff800001, 0x80000000, /**/ 0x33800000, 0, 0x80000000,
                                      /**/ 0x33800000, 0,          0x80000000 };
     static const uint32_t want[] = { 0x3f800000, 0x7fffffff, 0 };
-    FOR_BACKENDS(b) {
-        tensor in, out;
-        place(b, &in, TGL_F32, 3, SHAPE(1, 3, 3), grad);
-        place(b, &out, TGL_F32, 2, SHAPE(1, 3), NULL);
-        CHECK_OK(tgl_mhc_expand_bwd(&in.t, &out.t, b->stream));
-        check_contents(b, &out, want, "grad_x");
-        discard(b, &in);
-    }
+    FOR_BACKENDS(b) CALL(mhc_expand_bwd, b, NULL, F32(grad, 1, 3, 3), OUT(TGL_F32, want, 1, 3));
 }
 
 TEST(sums_of_f16)
@@ -85,14 +53,7 @@ TEST(sums_of_f16)
                                      0x7bff, 0x0c00, 0x4c00, 0x0000, 0x8000,   /* 65504  2^-12  16     0    -0 */
                                      0xfbff, 0xbc00, 0x0000, 0x3c00, 0x8000 }; /* -65504 -1     0      1    -0 */
     static const uint16_t want[] = { 0x7bff, 0x0c00, 0x7c00, 0x7fff, 0 };      /* 65520 rounds to infinity */
-    FOR_BACKENDS(b) {
-        tensor in, out;
-        place(b, &in, TGL_F16, 3, SHAPE(1, 3, 5), grad);
-        place(b, &out, TGL_F16, 2, SHAPE(1, 5), NULL);
-        CHECK_OK(tgl_mhc_expand_bwd(&in.t, &out.t, b->stream));
-        check_contents(b, &out, want, "grad_x");
-        discard(b, &in);
-    }
+    FOR_BACKENDS(b) CALL(mhc_expand_bwd, b, NULL, IN(TGL_F16, grad, 1, 3, 5), OUT(TGL_F16, want, 1, 5));
 }
 
 TEST(graph)
@@ -101,12 +62,8 @@ TEST(graph)
     check_replayed("mhc_expand_bwd", "num_tokens=3 hidden=264", 1);
 }
 
-extern tgl_signature tgl_mhc_expand_fwd_signature, tgl_mhc_expand_bwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params) { return tgl_mhc_expand_fwd(t[0], t[1], NULL); }
-static tgl_status invoke_bwd(DLTensor *const *t, const void *params) { return tgl_mhc_expand_bwd(t[0], t[1], NULL); }
-#define GOOD_CALL &tgl_mhc_expand_fwd_signature, "num_tokens=3 hidden=5 num_streams=2", invoke
-#define GOOD_CALL_BWD &tgl_mhc_expand_bwd_signature, "num_tokens=3 hidden=5 num_streams=2", invoke_bwd
-
+#define GOOD_CALL CALL_OF(mhc_expand_fwd, "num_tokens=3 hidden=5 num_streams=2")
+#define GOOD_CALL_BWD CALL_OF(mhc_expand_bwd, "num_tokens=3 hidden=5 num_streams=2")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -119,7 +76,7 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_mhc_expand_fwd_signature, invoke, "num_tokens=0 hidden=8 num_streams=4");
-    check_empty(&tgl_mhc_expand_bwd_signature, invoke_bwd, "num_tokens=3 hidden=0 num_streams=4");
+    check_empty(CALL_OF(mhc_expand_fwd, "num_tokens=0 hidden=8 num_streams=4"));
+    check_empty(CALL_OF(mhc_expand_bwd, "num_tokens=3 hidden=0 num_streams=4"));
 }
 TEST(no_driver) { check_no_driver(GOOD_CALL), check_no_driver(GOOD_CALL_BWD); }

@@ -8,6 +8,11 @@ static const float X[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f }, Y[] = { 0.5f,
 static const float PRE[] = { 0.39041978f, 0.45507687f }, NEXT[] = { 0.25f, 0.75f };
 static const float POST[] = { 0.9034811f, 1.073411f }, COMB[] = { 0.5762365f, 0.4230120f, 0.4237625f, 0.5769870f };
 
+static void put(const backend *b, tensor *t, call_arg a) { place_arg(b, &a, t); }
+#define PUT(t, ...) put(b, t, (call_arg)__VA_ARGS__)
+static void check(const backend *b, tensor *t, const char *name, call_arg want) { end_arg(b, &want, t, name); }
+#define CHECK_BF16(t, name, want, ...) check(b, t, name, (call_arg)BF16_IS(want, __VA_ARGS__))
+
 /* Two layers, of which the second has no post; new_residual in memory of its own, or that of the first residual. */
 static void two_layers(const backend *b, bool in_place)
 {
@@ -16,8 +21,8 @@ static void two_layers(const backend *b, bool in_place)
                               2.109375f, -1.34375f,   1.78125f,  1.6796875f };
     const float of_second[] = { 2.046875f, -1.4140625f, 1.75f, 1.7734375f };
     tensor residual, pre, next, x, post, comb, first, second, new;
-    put(b, &residual, 3, SHAPE(1, 2, 4), X);
-    put(b, &x, 2, SHAPE(1, 4), Y);
+    PUT(&residual, BF16(X, 1, 2, 4));
+    PUT(&x, BF16(Y, 1, 4));
     place(b, &pre, TGL_F32, 2, SHAPE(1, 2), PRE);
     place(b, &next, TGL_F32, 2, SHAPE(1, 2), NEXT);
     place(b, &post, TGL_F32, 2, SHAPE(1, 2), POST);
@@ -29,9 +34,9 @@ static void two_layers(const backend *b, bool in_place)
     const tgl_mhc_layer layers[] = { { &pre.t, &x.t, &post.t, &comb.t, &first.t, &to->t },
                                      { .pre_mix = &next.t, .layer_input = &second.t } };
     CHECK_OK(tgl_mhc_multilayer_recompute(&residual.t, layers, 2, b->stream));
-    check_bf16(b, &first, "layer_input 0", of_first, 4);
-    check_bf16(b, &second, "layer_input 1", of_second, 4);
-    check_bf16(b, to, "new_residual", between, 8);
+    CHECK_BF16(&first, "layer_input 0", of_first, 1, 4);
+    CHECK_BF16(&second, "layer_input 1", of_second, 1, 4);
+    CHECK_BF16(to, "new_residual", between, 1, 2, 4);
     discard(b, &x), discard(b, &pre), discard(b, &next), discard(b, &post), discard(b, &comb);
     discard(b, in_place ? &new : &residual);
 }
@@ -54,9 +59,9 @@ TEST(equals_separate_ops)
         static tensor mix[LAYERS], comb[LAYERS], input[LAYERS];
         static tgl_mhc_layer layers[LAYERS];
         tensor residual, state, x, want;
-        put(b, &residual, 3, SHAPE(TOKENS, N, H), values);
-        put(b, &state, 3, SHAPE(TOKENS, N, H), values);
-        put(b, &x, 2, SHAPE(TOKENS, H), values);
+        PUT(&residual, BF16(values, TOKENS, N, H));
+        PUT(&state, BF16(values, TOKENS, N, H));
+        PUT(&x, BF16(values, TOKENS, H));
         for (int l = 0; l < LAYERS; l++) {
             place(b, &mix[l], TGL_F32, 2, SHAPE(TOKENS, N), mixes[l]);
             place(b, &comb[l], TGL_F32, 3, SHAPE(TOKENS, N, N), mixes[l]);
@@ -82,13 +87,8 @@ TEST(equals_separate_ops)
 
 TEST(graph) { check_replayed("mhc_multilayer_recompute", "num_tokens=3 hidden=264 num_layers=3", 1); }
 
-extern tgl_signature tgl_mhc_multilayer_recompute_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params) /* one layer */
-{
-    return tgl_mhc_multilayer_recompute(t[0], &(tgl_mhc_layer){ t[1], t[2], t[3], t[4], t[5], t[6] }, 1, NULL);
-}
-#define GOOD_CALL &tgl_mhc_multilayer_recompute_signature, "num_tokens=3 hidden=5 num_streams=2", invoke
-
+OP(mhc_multilayer_recompute, t[0], (&(tgl_mhc_layer){ t[1], t[2], t[3], t[4], t[5], t[6] }), 1) /* one layer */
+#define GOOD_CALL CALL_OF(mhc_multilayer_recompute, "num_tokens=3 hidden=5 num_streams=2")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -124,5 +124,5 @@ TEST(errors_of_later_layers) /* nothing is written */
     for (int i = 0; i < 4; i++) CHECK(out[i][0] == 1 && out[i][1] == 1);
 }
 
-TEST(empty) { check_empty(&tgl_mhc_multilayer_recompute_signature, invoke, "num_tokens=0 hidden=8 num_streams=4"); }
+TEST(empty) { check_empty(CALL_OF(mhc_multilayer_recompute, "num_tokens=0 hidden=8 num_streams=4")); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -1,42 +1,22 @@
 /* SPDX-License-Identifier: MIT
  * tgl_mhc_norm_fn_bwd, on every device of the tests. test_mhc_golden.c has it behind the forward. */
-#include "mhc_support.h"
+#include "example.h"
 #include "wrapped_launch.h"
 
 TESTS_OF_TABLE("mhc_norm_fn_bwd")
 
-static const float X[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
 static const float GRAD[] = { 0.3830134f, 0.06174586f, -0.4953421f, -0.4973054f,
                               0.8521441f, -0.8521441f, -0.8501027f, 0.8501027f };
-static const float OUT_MUL[] = {
-    -0.359375f, 0.09375f, -0.109375f, 0.234375f, 0.90625f, -0.9375f, 0.171875f, -0.359375f
-};
 
 static void backward(const backend *b, const float *old, bool accumulate, const float *want, const float *of_fn)
 {
-    float fn[64], seen[64], bf16[8];
-    uint16_t codes[8];
-    for (int j = 0; j < 8; j++)
-        for (int k = 0; k < 8; k++) fn[8 * j + k] = (float)((3 * j + 5 * k) % 7 - 3) / 16;
-    const tgl_mhc_params params = { .accumulate = accumulate };
-    tensor d, x, f, m, s, grad_x, grad_fn;
-    place(b, &d, TGL_F32, 2, SHAPE(1, 8), GRAD);
-    put(b, &x, 3, SHAPE(1, 2, 4), X);
-    place(b, &f, TGL_F32, 2, SHAPE(8, 8), fn);
-    place(b, &m, TGL_F32, 2, SHAPE(1, 8), OUT_MUL);
-    place(b, &s, TGL_F32, 1, SHAPE(1), (float[]){ 20.3125f });
-    put(b, &grad_x, 3, SHAPE(1, 2, 4), old);
-    place(b, &grad_fn, TGL_F32, 2, SHAPE(8, 8), NULL);
-    const size_t bytes = tgl_mhc_norm_fn_bwd_workspace_size(&x.t, &f.t);
-    void *workspace = NULL;
-    if (!backend_is_cpu(b)) CHECK_OK(tgl_workspace_get(b->device.device_id, bytes, b->stream, &workspace));
-    CHECK_OK(tgl_mhc_norm_fn_bwd(&d.t, &x.t, &f.t, NULL, &m.t, &s.t, &grad_x.t, &grad_fn.t, NULL, &params, workspace,
-                                 bytes, b->stream));
-    fetch(b, &grad_x, codes), fetch(b, &grad_fn, seen);
-    for (int i = 0; i < 8; i++) bf16[i] = (float)case_decode(TGL_BF16, &codes[i]);
-    check_near(b->name, bf16, want, 8, 0, 0x1p-8);
-    check_near(b->name, seen, of_fn, 8, 1e-7, 0);
-    discard(b, &d), discard(b, &x), discard(b, &f), discard(b, &m), discard(b, &s);
+    float made[64];
+    const float sqrsum[] = { 20.3125f };
+    CALL(mhc_norm_fn_bwd, b, PARAMS(.accumulate = accumulate), F32(GRAD, 1, 8), BF16(X, 1, 2, 4),
+         F32(fn_of_example(), 8, 8), ABSENT, F32(OUT_MUL, 1, 8), F32(sqrsum, 1),
+         { .dtype = TGL_BF16, .floats = old, .near = want, .rtol = 0x1p-8, SIZES(1, 2, 4) }, GET(TGL_F32, made, 8, 8),
+         ABSENT);
+    check_near(b->name, made, of_fn, 8, 1e-7, 0);
 }
 
 TEST(worked_example) /* and onto the gradients of post and pre_apply_mix */
@@ -106,36 +86,17 @@ TEST(batches)
     FOR_BACKENDS(b)
         for (int t = -1; t < TOKENS; t = t < 0 ? 0 : t + 12) { /* all, then one at a time */
             const int64_t first = t < 0 ? 0 : t, count = t < 0 ? TOKENS : 1;
-            tensor grad, in, f, m, s, grad_x, grad_fn;
-            place(b, &grad, TGL_F32, 2, SHAPE(count, ROWS), d + first * ROWS);
-            place(b, &in, TGL_BF16, 3, SHAPE(count, N, H), x + first * N * H);
-            place(b, &f, TGL_F32, 2, SHAPE(ROWS, N * H), fn);
-            place(b, &m, TGL_F32, 2, SHAPE(count, ROWS), mul + first * ROWS);
-            place(b, &s, TGL_F32, 1, SHAPE(count), squares + first);
-            place(b, &grad_x, TGL_BF16, 3, SHAPE(count, N, H), NULL);
-            place(b, &grad_fn, TGL_F32, 2, SHAPE(ROWS, N * H), NULL);
-            const size_t bytes = tgl_mhc_norm_fn_bwd_workspace_size(&in.t, &f.t);
-            void *workspace = NULL;
-            if (!backend_is_cpu(b)) CHECK_OK(tgl_workspace_get(b->device.device_id, bytes, b->stream, &workspace));
-            CHECK_OK(tgl_mhc_norm_fn_bwd(&grad.t, &in.t, &f.t, NULL, &m.t, &s.t, &grad_x.t, &grad_fn.t, NULL,
-                                         &(tgl_mhc_params){ 0 }, workspace, bytes, b->stream));
-            fetch(b, &grad_x, t < 0 ? all : alone);
+            CALL(mhc_norm_fn_bwd, b, PARAMS(0), F32(d + first * ROWS, count, ROWS),
+                 IN(TGL_BF16, x + first * N * H, count, N, H), F32(fn, ROWS, N * H), ABSENT,
+                 F32(mul + first * ROWS, count, ROWS), F32(squares + first, count),
+                 GET(TGL_BF16, t < 0 ? all : alone, count, N, H), OUT(TGL_F32, NULL, ROWS, N * H), ABSENT);
             CHECK_THAT(t < 0 || !memcmp(alone, all + t * N * H, sizeof alone), "%s: token %d", b->name, t);
-            discard(b, &grad), discard(b, &in), discard(b, &f), discard(b, &m), discard(b, &s), discard(b, &grad_fn);
         }
 }
 
 TEST(graph) { check_replayed("mhc_norm_fn_bwd", "num_tokens=20 hidden=136", 1); }
 
-extern tgl_signature tgl_mhc_norm_fn_bwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    static _Alignas(256) char workspace[8192];
-    return tgl_mhc_norm_fn_bwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params, workspace,
-                               sizeof workspace, NULL);
-}
-#define GOOD_CALL &tgl_mhc_norm_fn_bwd_signature, "num_tokens=3 num_streams=2 hidden=5 num_rows=4", invoke
-
+#define GOOD_CALL CALL_OF(mhc_norm_fn_bwd, "num_tokens=3 num_streams=2 hidden=5 num_rows=4")
 TEST(errors)
 {
     check_errors(GOOD_CALL);

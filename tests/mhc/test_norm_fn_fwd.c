@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * tgl_mhc_norm_fn_fwd, on every device of the tests. */
-#include "mhc_support.h"
+#include "example.h"
 
 TESTS_OF_TABLE("mhc_norm_fn_fwd")
 
@@ -9,44 +9,25 @@ static results norm_fn(const backend *b, int64_t tokens, int64_t n, int64_t h, i
                        const float *fn, const float *weight, float eps)
 {
     const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = eps };
+    const tgl_dtype has_weight = weight ? TGL_F32 : 0;
     results made;
-    tensor residual, f, w, out[3];
-    put(b, &residual, 3, SHAPE(tokens, n, h), x);
-    place(b, &f, TGL_F32, 2, SHAPE(rows, n * h), fn);
-    if (weight) place(b, &w, TGL_F32, 1, SHAPE(n * h), weight);
-    place(b, &out[0], TGL_F32, 2, SHAPE(tokens, rows), NULL);
-    place(b, &out[1], TGL_F32, 2, SHAPE(tokens, rows), NULL);
-    place(b, &out[2], TGL_F32, 1, SHAPE(tokens), NULL);
-    const size_t bytes = tgl_mhc_norm_fn_fwd_workspace_size(&residual.t, &f.t);
-    void *workspace = NULL;
-    if (!backend_is_cpu(b)) CHECK_OK(tgl_workspace_get(b->device.device_id, bytes, b->stream, &workspace));
-    CHECK_OK(tgl_mhc_norm_fn_fwd(&residual.t, &f.t, weight ? &w.t : NULL, &out[0].t, &out[1].t, &out[2].t, &params,
-                                 workspace, bytes, b->stream));
-    fetch(b, &out[0], made.mixes), fetch(b, &out[1], made.out_mul), fetch(b, &out[2], made.sqrsum);
-    discard(b, &residual), discard(b, &f);
-    if (weight) discard(b, &w);
+    CALL(mhc_norm_fn_fwd, b, &params, BF16(x, tokens, n, h), F32(fn, rows, n * h), IN(has_weight, weight, n * h),
+         GET(TGL_F32, made.mixes, tokens, rows), GET(TGL_F32, made.out_mul, tokens, rows),
+         GET(TGL_F32, made.sqrsum, tokens));
     return made;
 }
-
-static const float X[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
 
 TEST(worked_example)
 {
     const float weight[] = { 1, 0.5f, 2, 1, 1.5f, 1, 0.25f, 1 };
-    const float mixes[] = { -0.2255335f, 0.05883483f, -0.06864063f, 0.1470871f,
-                            0.5687367f,  -0.5883483f, 0.1078639f,   -0.2255335f };
     const float weighted[] = { -0.05883483f, 0.05883483f, -0.02941741f, 0.01961161f,
                                0.4804845f,   -0.5687367f, 0.09805805f,  -0.05883483f };
-    const float out_mul[] = { -0.359375f, 0.09375f, -0.109375f, 0.234375f, 0.90625f, -0.9375f, 0.171875f, -0.359375f };
-    float fn[64];
-    for (int j = 0; j < 8; j++)
-        for (int k = 0; k < 8; k++) fn[8 * j + k] = (float)((3 * j + 5 * k) % 7 - 3) / 16;
     FOR_BACKENDS(b) {
-        results made = norm_fn(b, 1, 2, 4, 8, X, fn, NULL, 1e-6f);
-        check_near(b->name, made.mixes, mixes, 8, 1e-7, 0);
-        check_near(b->name, made.out_mul, out_mul, 8, 0, 0);
+        results made = norm_fn(b, 1, 2, 4, 8, X, fn_of_example(), NULL, 1e-6f);
+        check_near(b->name, made.mixes, MIXES, 8, 1e-7, 0);
+        check_near(b->name, made.out_mul, OUT_MUL, 8, 0, 0);
         CHECK(made.sqrsum[0] == 20.3125f);
-        made = norm_fn(b, 1, 2, 4, 8, X, fn, weight, 1e-6f);
+        made = norm_fn(b, 1, 2, 4, 8, X, fn_of_example(), weight, 1e-6f);
         check_near(b->name, made.mixes, weighted, 8, 1e-7, 0);
     }
 }
@@ -121,14 +102,7 @@ TEST(many_trips)
 
 TEST(graph) { check_replayed("mhc_norm_fn_fwd", "num_tokens=70 hidden=128", 1); }
 
-extern tgl_signature tgl_mhc_norm_fn_fwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    static _Alignas(256) char workspace[8192];
-    return tgl_mhc_norm_fn_fwd(t[0], t[1], t[2], t[3], t[4], t[5], params, workspace, sizeof workspace, NULL);
-}
-#define GOOD_CALL &tgl_mhc_norm_fn_fwd_signature, "num_tokens=3 num_streams=2 hidden=5 num_rows=4", invoke
-
+#define GOOD_CALL CALL_OF(mhc_norm_fn_fwd, "num_tokens=3 num_streams=2 hidden=5 num_rows=4")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -136,5 +110,5 @@ TEST(errors)
     CHECK_ERROR(x[1].shape[1] = 9; x[1].strides = NULL, "fn: shape is [4, 9], want [1..80, 10]");
 }
 
-TEST(empty) { check_empty(&tgl_mhc_norm_fn_fwd_signature, invoke, "num_tokens=0 num_streams=2 hidden=5 num_rows=4"); }
+TEST(empty) { check_empty(CALL_OF(mhc_norm_fn_fwd, "num_tokens=0 num_streams=2 hidden=5 num_rows=4")); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -1,40 +1,22 @@
 /* SPDX-License-Identifier: MIT
  * tgl_mhc_pre_finish_fwd, on every device of the tests: bits by the table of cases, which has an oracle of its own;
  * here by hand, and against the ops that it stands for. */
-#include "mhc_support.h"
+#include "example.h"
 
 TESTS_OF_TABLE("mhc_pre_finish_fwd")
 
 TEST(worked_example)
 {
-    const float x[] = { 1, -2, 0.5f, 3, /**/ 2, 1, -1, 0.25f };
     const float products[] = {
         0,          -0.0625f, 0.3125f,    0.25f,      0.1875f,  -0.75f,   0.0625f,   0, /**/
         -0.359375f, 0.15625f, -0.421875f, -0.015625f, 0.71875f, -0.1875f, 0.109375f, -0.359375f
     };
     const float squares[] = { 10, 10.3125f };
-    const float scale[] = { 0.5f, 1, 0.75f }, base[] = { -0.375f, -0.25f, -0.125f, 0, 0.125f, 0.25f, 0.375f, 0.5f };
-    const float pre[] = { 0.3904198f, 0.4550769f }, post[] = { 0.9034811f, 1.073411f };
-    const float comb[] = { 0.5762365f, 0.4230120f, 0.4237625f, 0.5769870f };
-    const float out[] = { 1.296875f, -0.326171875f, -0.259765625f, 1.28125f };
-    const tgl_mhc_params params = { .has_pre_eps = true, .pre_eps = 0.01f, .sinkhorn_repeat = 2 };
-    FOR_BACKENDS(b) {
-        tensor in, p, q, s, of, made[4];
-        put(b, &in, 3, SHAPE(1, 2, 4), x);
-        place(b, &p, TGL_F32, 3, SHAPE(2, 1, 8), products);
-        place(b, &q, TGL_F32, 2, SHAPE(2, 1), squares);
-        place(b, &s, TGL_F32, 1, SHAPE(3), scale);
-        place(b, &of, TGL_F32, 1, SHAPE(8), base);
-        for (int i = 0; i < 3; i++) place(b, &made[i], TGL_F32, i == 2 ? 3 : 2, SHAPE(1, 2, 2), NULL);
-        place(b, &made[3], TGL_BF16, 2, SHAPE(1, 4), NULL);
-        CHECK_OK(tgl_mhc_pre_finish_fwd(&in.t, &p.t, &q.t, &s.t, &of.t, &made[0].t, &made[1].t, &made[2].t, &made[3].t,
-                                        &params, b->stream));
-        check_f32(b, &made[0], "pre_mix", pre, 2);
-        check_f32(b, &made[1], "post_mix", post, 2);
-        check_f32(b, &made[2], "comb_mix", comb, 4);
-        check_bf16(b, &made[3], "out", out, 4);
-        discard(b, &in), discard(b, &p), discard(b, &q), discard(b, &s), discard(b, &of);
-    }
+    FOR_BACKENDS(b)
+        CALL(mhc_pre_finish_fwd, b, PARAMS(.has_pre_eps = true, .pre_eps = 0.01f, .sinkhorn_repeat = 2),
+             BF16(X, 1, 2, 4), F32(products, 2, 1, 8), F32(squares, 2, 1), F32(SCALE, 3), F32(BASE, 8),
+             F32_NEAR(PRE, 2e-6, 1, 2), F32_NEAR(POST, 2e-6, 1, 2), F32_NEAR(COMB, 2e-6, 1, 2, 2),
+             BF16_IS(INPUT, 1, 4));
 }
 
 /* Every output, for each number of scales. */
@@ -58,39 +40,24 @@ static void check_chain(const backend *b, int n, int groups)
                                     .post_mult = 1.5f,
                                     .post_eps = 1e-3f,
                                     .sinkhorn_repeat = 4 };
-    tensor in, p, q, s, of, mixes, logits, made[4], want[4];
-    put(b, &in, 3, SHAPE(TOKENS, n, HIDDEN), x);
-    place(b, &p, TGL_F32, 3, SHAPE(SPLITS, TOKENS, rows), products);
-    place(b, &q, TGL_F32, 2, SHAPE(SPLITS, TOKENS), squares);
-    place(b, &s, TGL_F32, 1, SHAPE(groups), scale);
-    place(b, &of, TGL_F32, 1, SHAPE(rows), base);
-    place(b, &mixes, TGL_F32, 2, SHAPE(TOKENS, rows), NULL);
-    place(b, &logits, TGL_F32, 3, SHAPE(TOKENS, n, n), NULL);
-    for (int i = 0; i < 3; i++) {
-        place(b, &made[i], TGL_F32, i == 2 ? 3 : 2, SHAPE(TOKENS, n, n), NULL);
-        place(b, &want[i], TGL_F32, i == 2 ? 3 : 2, SHAPE(TOKENS, n, n), NULL);
-    }
-    place(b, &made[3], TGL_BF16, 2, SHAPE(TOKENS, HIDDEN), NULL);
-    place(b, &want[3], TGL_BF16, 2, SHAPE(TOKENS, HIDDEN), NULL);
-    CHECK_OK(tgl_mhc_pre_finish_fwd(&in.t, &p.t, &q.t, &s.t, &of.t, &made[0].t, groups > 1 ? &made[1].t : NULL,
-                                    groups > 2 ? &made[2].t : NULL, &made[3].t, &params, b->stream));
-    CHECK_OK(tgl_mhc_norm_fn_finish_fwd(&p.t, &q.t, &mixes.t, NULL, NULL, n * HIDDEN, &params, b->stream));
-    if (groups == 1) CHECK_OK(tgl_mhc_head_compute_mix_fwd(&mixes.t, &s.t, &of.t, &want[0].t, &params, b->stream));
+    static float mixes[TOKENS * 80], logits[TOKENS * 64], pre[TOKENS * 8], post[TOKENS * 8], comb[TOKENS * 64];
+    static uint16_t out[TOKENS * HIDDEN];
+    const tgl_dtype has_post = groups > 1 ? TGL_F32 : 0, has_comb = groups > 2 ? TGL_F32 : 0;
+    num_columns = n * HIDDEN;
+    CALL(mhc_norm_fn_finish_fwd, b, &params, F32(products, SPLITS, TOKENS, rows), F32(squares, SPLITS, TOKENS),
+         GET(TGL_F32, mixes, TOKENS, rows), ABSENT, ABSENT);
+    if (groups == 1)
+        CALL(mhc_head_compute_mix_fwd, b, &params, F32(mixes, TOKENS, rows), F32(scale, 1), F32(base, rows),
+             GET(TGL_F32, pre, TOKENS, n));
     else
-        CHECK_OK(tgl_mhc_pre_split_mixes_fwd(&mixes.t, &s.t, &of.t, &want[0].t, &want[1].t,
-                                             groups > 2 ? &logits.t : NULL, &params, b->stream));
-    if (groups == 3) CHECK_OK(tgl_mhc_sinkhorn_fwd(&logits.t, &want[2].t, &params, b->stream));
-    CHECK_OK(tgl_mhc_pre_apply_mix_fwd(&in.t, &want[0].t, &want[3].t, b->stream));
-    for (int i = 0; i < 4; i++) {
-        static char seen[MOST * 4], chain[MOST * 4];
-        const int64_t bytes = i == 3 ? 2 * TOKENS * HIDDEN : 4 * TOKENS * n * (i == 2 ? n : 1);
-        fetch(b, &made[i], seen), fetch(b, &want[i], chain);
-        if (i == 3 || i < groups)
-            CHECK_THAT(memcmp(seen, chain, (size_t)bytes) == 0, "%s: n %d, %d scales, output %d", b->name, n, groups,
-                       i);
-    }
-    discard(b, &in), discard(b, &p), discard(b, &q), discard(b, &s), discard(b, &of), discard(b, &mixes);
-    discard(b, &logits);
+        CALL(mhc_pre_split_mixes_fwd, b, &params, F32(mixes, TOKENS, rows), F32(scale, groups), F32(base, rows),
+             GET(TGL_F32, pre, TOKENS, n), GET(TGL_F32, post, TOKENS, n), GET(has_comb, logits, TOKENS, n, n));
+    if (groups == 3) CALL(mhc_sinkhorn_fwd, b, &params, F32(logits, TOKENS, n, n), GET(TGL_F32, comb, TOKENS, n, n));
+    CALL(mhc_pre_apply_mix_fwd, b, NULL, BF16(x, TOKENS, n, HIDDEN), F32(pre, TOKENS, n),
+         GET(TGL_BF16, out, TOKENS, HIDDEN));
+    CALL(mhc_pre_finish_fwd, b, &params, BF16(x, TOKENS, n, HIDDEN), F32(products, SPLITS, TOKENS, rows),
+         F32(squares, SPLITS, TOKENS), F32(scale, groups), F32(base, rows), OUT(TGL_F32, pre, TOKENS, n),
+         OUT(has_post, post, TOKENS, n), OUT(has_comb, comb, TOKENS, n, n), OUT(TGL_BF16, out, TOKENS, HIDDEN));
 }
 
 TEST(is_its_parts)
@@ -103,14 +70,8 @@ TEST(is_its_parts)
 
 TEST(graph) { check_replayed("mhc_pre_finish_fwd", "num_tokens=7 hidden=72", 1); }
 
-extern tgl_signature tgl_mhc_pre_finish_fwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_mhc_pre_finish_fwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params, NULL);
-}
 #define SAMPLE "num_splits=2 num_tokens=3 num_streams=2 hidden=8 num_groups=3"
-#define GOOD_CALL &tgl_mhc_pre_finish_fwd_signature, SAMPLE, invoke
-
+#define GOOD_CALL CALL_OF(mhc_pre_finish_fwd, SAMPLE)
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -121,7 +82,6 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_mhc_pre_finish_fwd_signature, invoke,
-                "num_splits=2 num_tokens=0 num_streams=2 hidden=8 num_groups=3");
+    check_empty(CALL_OF(mhc_pre_finish_fwd, "num_splits=2 num_tokens=0 num_streams=2 hidden=8 num_groups=3"));
 }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

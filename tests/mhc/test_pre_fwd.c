@@ -21,96 +21,66 @@ typedef struct {
 
 static int64_t rows_of(const call *c) { return c->groups == 3 ? c->n * (c->n + 2) : c->groups * c->n; }
 
-static void place_outputs(const backend *b, const call *c, tensor out[NUM_OUTPUTS])
+/* For outputs. What a call does not write has bytes of 0xa5. */
+static results new_results(const call *c)
 {
-    place(b, &out[PRE], TGL_F32, 2, SHAPE(c->tokens, c->n), NULL);
-    place(b, &out[POST], TGL_F32, 2, SHAPE(c->tokens, c->n), NULL);
-    place(b, &out[COMB], TGL_F32, 3, SHAPE(c->tokens, c->n, c->n), NULL);
-    place(b, &out[OUT], TGL_BF16, 2, SHAPE(c->tokens, c->hidden), NULL);
-    place(b, &out[RAW], TGL_BF16, 2, SHAPE(c->tokens, c->hidden), NULL);
-    place(b, &out[RSTD], TGL_F32, 1, SHAPE(c->tokens), NULL);
-    place(b, &out[OUT_MUL], TGL_F32, 2, SHAPE(c->tokens, rows_of(c)), NULL);
-    place(b, &out[SQRSUM], TGL_F32, 1, SHAPE(c->tokens), NULL);
-}
-static results fetch_outputs(const backend *b, tensor out[NUM_OUTPUTS])
-{
-    results made;
+    const int64_t t = c->tokens, bytes[] = { 4 * t * c->n,      4 * t * c->n, 4 * t * c->n * c->n, 2 * t * c->hidden,
+                                             2 * t * c->hidden, 4 * t,        4 * t * rows_of(c),  4 * t };
+    results r;
     for (int i = 0; i < NUM_OUTPUTS; i++) {
-        made.bytes[i] = bytes_of(&out[i]);
-        made.out[i] = malloc(made.bytes[i] + 1);
-        fetch(b, &out[i], made.out[i]);
+        r.bytes[i] = (size_t)bytes[i];
+        r.out[i] = memset(case_memory(bytes[i] + 1, 1), 0xa5, r.bytes[i]);
     }
-    return made;
+    return r;
 }
 static void discard_results(results *r)
 {
     for (int i = 0; i < NUM_OUTPUTS; i++) free(r->out[i]);
 }
 
-typedef struct { tensor residual, fn, weight, scale, base, input_weight; } inputs;
-static void place_inputs(const backend *b, const call *c, inputs *in)
-{
-    const int64_t columns = c->n * c->hidden;
-    place(b, &in->residual, TGL_BF16, 3, SHAPE(c->tokens, c->n, c->hidden), c->residual);
-    place(b, &in->fn, TGL_F32, 2, SHAPE(rows_of(c), columns), c->fn);
-    if (c->weight) place(b, &in->weight, TGL_F32, 1, SHAPE(columns), c->weight);
-    place(b, &in->scale, TGL_F32, 1, SHAPE(c->groups), c->scale);
-    place(b, &in->base, TGL_F32, 1, SHAPE(rows_of(c)), c->base);
-    if (c->input_weight) place(b, &in->input_weight, TGL_F32, 1, SHAPE(c->hidden), c->input_weight);
-}
-static void discard_inputs(const backend *b, const call *c, inputs *in)
-{
-    discard(b, &in->residual), discard(b, &in->fn), discard(b, &in->scale), discard(b, &in->base);
-    if (c->weight) discard(b, &in->weight);
-    if (c->input_weight) discard(b, &in->input_weight);
-}
-static void *workspace_of(const backend *b, const inputs *in, size_t *bytes)
-{
-    void *workspace = NULL;
-    *bytes = tgl_mhc_pre_fwd_workspace_size(&in->residual.t, &in->fn.t);
-    if (!backend_is_cpu(b)) CHECK_OK(tgl_workspace_get(b->device.device_id, *bytes, b->stream, &workspace));
-    return workspace;
-}
+#define OF_RESIDUAL IN(TGL_BF16, c->residual, c->tokens, c->n, c->hidden)
+#define OF_FN F32(c->fn, rows_of(c), c->n * c->hidden)
+#define OF_WEIGHT IN(c->weight ? TGL_F32 : 0, c->weight, c->n * c->hidden)
+#define OF_SCALE F32(c->scale, c->groups)
+#define OF_BASE F32(c->base, rows_of(c))
+#define OF_INPUT_WEIGHT IN(c->input_weight ? TGL_F32 : 0, c->input_weight, c->hidden)
+#define GET_IF(wanted, dtype, which, ...) GET((wanted) ? (dtype) : 0, r.out[which], c->tokens, __VA_ARGS__)
+#define GET_EACH(wanted, which) { .dtype = (wanted) ? TGL_F32 : 0, .to = r.out[which], SIZES(c->tokens) }
 
 static results fused(const backend *b, const call *c)
 {
-    inputs in;
-    tensor out[NUM_OUTPUTS];
-    size_t bytes;
-    place_inputs(b, c, &in), place_outputs(b, c, out);
-    void *workspace = workspace_of(b, &in, &bytes);
-    CHECK_OK(tgl_mhc_pre_fwd(&in.residual.t, &in.fn.t, c->weight ? &in.weight.t : NULL, &in.scale.t, &in.base.t,
-                             c->input_weight ? &in.input_weight.t : NULL, &out[PRE].t,
-                             c->groups > 1 ? &out[POST].t : NULL, c->groups > 2 ? &out[COMB].t : NULL, &out[OUT].t,
-                             &out[RAW].t, c->params.norm ? &out[RSTD].t : NULL, &out[OUT_MUL].t, &out[SQRSUM].t,
-                             &c->params, workspace, bytes, b->stream));
-    discard_inputs(b, c, &in);
-    return fetch_outputs(b, out);
+    const results r = new_results(c);
+    CALL(mhc_pre_fwd, b, &c->params, OF_RESIDUAL, OF_FN, OF_WEIGHT, OF_SCALE, OF_BASE, OF_INPUT_WEIGHT,
+         GET_IF(true, TGL_F32, PRE, c->n), GET_IF(c->groups > 1, TGL_F32, POST, c->n),
+         GET_IF(c->groups > 2, TGL_F32, COMB, c->n, c->n), GET_IF(true, TGL_BF16, OUT, c->hidden),
+         GET_IF(true, TGL_BF16, RAW, c->hidden), GET_EACH(c->params.norm, RSTD),
+         GET_IF(true, TGL_F32, OUT_MUL, rows_of(c)), GET_EACH(true, SQRSUM));
+    return r;
 }
 
 /* The same by the ops that it stands for; out and raw are both before the norm. */
 static results separate(const backend *b, const call *c)
 {
-    inputs in;
-    tensor out[NUM_OUTPUTS], mixes, logits;
-    size_t bytes;
-    place_inputs(b, c, &in), place_outputs(b, c, out);
-    place(b, &mixes, TGL_F32, 2, SHAPE(c->tokens, rows_of(c)), NULL);
-    place(b, &logits, TGL_F32, 3, SHAPE(c->tokens, c->n, c->n), NULL);
-    void *workspace = workspace_of(b, &in, &bytes);
-    CHECK_OK(tgl_mhc_norm_fn_fwd(&in.residual.t, &in.fn.t, c->weight ? &in.weight.t : NULL, &mixes.t, &out[OUT_MUL].t,
-                                 &out[SQRSUM].t, &c->params, workspace, bytes, b->stream));
+    const results r = new_results(c);
+    float *mixes = case_memory(c->tokens * rows_of(c), sizeof *mixes);
+    float *logits = case_memory(c->tokens * c->n * c->n, sizeof *logits);
+    CALL(mhc_norm_fn_fwd, b, &c->params, OF_RESIDUAL, OF_FN, OF_WEIGHT, GET(TGL_F32, mixes, c->tokens, rows_of(c)),
+         GET_IF(true, TGL_F32, OUT_MUL, rows_of(c)), GET_EACH(true, SQRSUM));
     if (c->groups == 1)
-        CHECK_OK(tgl_mhc_head_compute_mix_fwd(&mixes.t, &in.scale.t, &in.base.t, &out[PRE].t, &c->params, b->stream));
+        CALL(mhc_head_compute_mix_fwd, b, &c->params, F32(mixes, c->tokens, rows_of(c)), OF_SCALE, OF_BASE,
+             GET_IF(true, TGL_F32, PRE, c->n));
     else
-        CHECK_OK(tgl_mhc_pre_split_mixes_fwd(&mixes.t, &in.scale.t, &in.base.t, &out[PRE].t, &out[POST].t,
-                                             c->groups > 2 ? &logits.t : NULL, &c->params, b->stream));
-    if (c->groups > 2) CHECK_OK(tgl_mhc_sinkhorn_fwd(&logits.t, &out[COMB].t, &c->params, b->stream));
-    CHECK_OK(tgl_mhc_pre_apply_mix_fwd(&in.residual.t, &out[PRE].t, &out[OUT].t, b->stream));
-    CHECK_OK(tgl_mhc_pre_apply_mix_fwd(&in.residual.t, &out[PRE].t, &out[RAW].t, b->stream));
-    const results made = fetch_outputs(b, out);
-    discard_inputs(b, c, &in), discard(b, &mixes), discard(b, &logits);
-    return made;
+        CALL(mhc_pre_split_mixes_fwd, b, &c->params, F32(mixes, c->tokens, rows_of(c)), OF_SCALE, OF_BASE,
+             GET_IF(true, TGL_F32, PRE, c->n), GET_IF(true, TGL_F32, POST, c->n),
+             GET(c->groups > 2 ? TGL_F32 : 0, logits, c->tokens, c->n, c->n));
+    if (c->groups > 2)
+        CALL(mhc_sinkhorn_fwd, b, &c->params, F32(logits, c->tokens, c->n, c->n),
+             GET_IF(true, TGL_F32, COMB, c->n, c->n));
+    CALL(mhc_pre_apply_mix_fwd, b, NULL, OF_RESIDUAL, F32(r.out[PRE], c->tokens, c->n),
+         GET_IF(true, TGL_BF16, OUT, c->hidden));
+    memcpy(r.out[RAW], r.out[OUT], r.bytes[OUT]);
+    free(mixes), free(logits);
+    return r;
 }
 
 static void check_same(const backend *b, const char *what, const call *c, const results *seen, const results *want)
@@ -301,19 +271,19 @@ TEST(only_inputs_matter)
 /* Each call reads what the one before it has written: a layer that repeats, from an embedding on. -> the last input */
 static void run_layers(const backend *b, const call *c, uint16_t *to)
 {
-    inputs in;
-    tensor x;
-    size_t bytes;
-    place_inputs(b, c, &in);
-    void *workspace = workspace_of(b, &in, &bytes);
+    const call_arg given[] = { OF_RESIDUAL, OF_FN, OF_SCALE, OF_BASE, OF_INPUT_WEIGHT };
+    tensor x, in[5];
+    for (int i = 0; i < 5; i++) place_arg(b, &given[i], &in[i]);
+    const size_t bytes = tgl_mhc_pre_fwd_workspace_size(&in[0].t, &in[1].t);
+    void *const workspace = call_workspace(b, bytes);
     place(b, &x, TGL_BF16, 2, SHAPE(c->tokens, c->hidden), c->residual);
     for (int layer = 0; layer < 6; layer++) {
-        CHECK_OK(tgl_mhc_expand_fwd(&x.t, &in.residual.t, b->stream));
-        CHECK_OK(tgl_mhc_pre_fwd(&in.residual.t, &in.fn.t, NULL, &in.scale.t, &in.base.t, &in.input_weight.t, NULL,
-                                 NULL, NULL, &x.t, NULL, NULL, NULL, NULL, &c->params, workspace, bytes, b->stream));
+        CHECK_OK(tgl_mhc_expand_fwd(&x.t, &in[0].t, b->stream));
+        CHECK_OK(tgl_mhc_pre_fwd(&in[0].t, &in[1].t, NULL, &in[2].t, &in[3].t, &in[4].t, NULL, NULL, NULL, &x.t, NULL,
+                                 NULL, NULL, NULL, &c->params, workspace, bytes, b->stream));
     }
     fetch(b, &x, to);
-    discard_inputs(b, c, &in);
+    for (int i = 0; i < 5; i++) discard(b, &in[i]);
 }
 TEST(calls_in_a_row)
 {
@@ -532,16 +502,8 @@ TEST(graph)
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_mhc_pre_fwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    static _Alignas(256) char workspace[8192];
-    return tgl_mhc_pre_fwd(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13],
-                           params, workspace, sizeof workspace, NULL);
-}
 #define SIZES_OF_CALL "num_streams=2 hidden=5 num_groups=3 norm=1"
-#define GOOD_CALL &tgl_mhc_pre_fwd_signature, "num_tokens=3 " SIZES_OF_CALL, invoke
-
+#define GOOD_CALL CALL_OF(mhc_pre_fwd, "num_tokens=3 " SIZES_OF_CALL)
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -551,5 +513,5 @@ TEST(errors)
                 x[12].strides = NULL, "scale: shape is [2], want [3] with comb_mix");
 }
 
-TEST(empty) { check_empty(&tgl_mhc_pre_fwd_signature, invoke, "num_tokens=0 " SIZES_OF_CALL); }
+TEST(empty) { check_empty(CALL_OF(mhc_pre_fwd, "num_tokens=0 " SIZES_OF_CALL)); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

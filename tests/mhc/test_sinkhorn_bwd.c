@@ -51,19 +51,8 @@ static void define(int n, int repeat, double eps, const float *x, const float *g
 static void backward(const backend *b, int64_t tokens, int64_t n, const float *x, const float *grad, int repeat,
                      float eps, const float *want, double bound)
 {
-    const tgl_mhc_params params = { .has_sinkhorn_eps = true, .sinkhorn_eps = eps, .sinkhorn_repeat = repeat };
-    tensor in, of_out, of_x;
-    float *seen = malloc((size_t)(tokens * n * n) * sizeof *seen);
-    place(b, &in, TGL_F32, 3, SHAPE(tokens, n, n), x);
-    place(b, &of_out, TGL_F32, 3, SHAPE(tokens, n, n), grad);
-    place(b, &of_x, TGL_F32, 3, SHAPE(tokens, n, n), NULL);
-    CHECK_OK(tgl_mhc_sinkhorn_bwd(&of_out.t, &in.t, &of_x.t, &params, b->stream));
-    fetch(b, &of_x, seen);
-    discard(b, &in), discard(b, &of_out);
-    char where[96];
-    snprintf(where, sizeof where, "%s: n %d, %d repeats, eps %g", b->name, (int)n, repeat, (double)eps);
-    check_near(where, seen, want, tokens * n * n, bound, 1.3e-6);
-    free(seen);
+    CALL(mhc_sinkhorn_bwd, b, PARAMS(.has_sinkhorn_eps = true, .sinkhorn_eps = eps, .sinkhorn_repeat = repeat),
+         F32(grad, tokens, n, n), F32(x, tokens, n, n), NEAR(TGL_F32, want, bound, 1.3e-6, tokens, n, n));
 }
 
 TEST(worked_example)
@@ -137,13 +126,7 @@ TEST(differences)
 
 TEST(graph) { check_replayed("mhc_sinkhorn_bwd", "num_tokens=70", 1); }
 
-extern tgl_signature tgl_mhc_sinkhorn_bwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_mhc_sinkhorn_bwd(t[0], t[1], t[2], params, NULL);
-}
-#define GOOD_CALL &tgl_mhc_sinkhorn_bwd_signature, "num_tokens=3 num_streams=4", invoke
-
+#define GOOD_CALL CALL_OF(mhc_sinkhorn_bwd, "num_tokens=3 num_streams=4")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -151,5 +134,5 @@ TEST(errors)
     CHECK_ERROR(x[2].shape[2] = 3; x[2].strides = NULL, "grad_x: shape is [3, 4, 3], want [3, 4, 4]");
 }
 
-TEST(empty) { check_empty(&tgl_mhc_sinkhorn_bwd_signature, invoke, "num_tokens=0 num_streams=4"); }
+TEST(empty) { check_empty(CALL_OF(mhc_sinkhorn_bwd, "num_tokens=0 num_streams=4")); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

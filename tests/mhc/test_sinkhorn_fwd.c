@@ -5,6 +5,13 @@
 
 TESTS_OF_TABLE("mhc_sinkhorn_fwd")
 
+static void sinkhorn(const backend *b, int64_t tokens, int64_t n, const float *x, int repeat, float eps,
+                     const float *want, double bound)
+{
+    CALL(mhc_sinkhorn_fwd, b, PARAMS(.has_sinkhorn_eps = true, .sinkhorn_eps = eps, .sinkhorn_repeat = repeat),
+         F32(x, tokens, n, n), F32_NEAR(want, bound, tokens, n, n));
+}
+
 TEST(worked_example)
 {
     /* doc: sinkhorn */
@@ -78,14 +85,8 @@ TEST(defaults) /* 20 repeats, 1e-6; an epsilon of 0 is one */
                                           { .has_sinkhorn_eps = true, .sinkhorn_eps = 1e-6f, .sinkhorn_repeat = 20 },
                                           { .has_sinkhorn_eps = true },
                                           { .sinkhorn_eps = 1, .sinkhorn_repeat = 20 } };
-        for (int i = 0; i < 4; i++) {
-            tensor in, out;
-            place(b, &in, TGL_F32, 3, SHAPE(1, 3, 3), x);
-            place(b, &out, TGL_F32, 3, SHAPE(1, 3, 3), NULL);
-            CHECK_OK(tgl_mhc_sinkhorn_fwd(&in.t, &out.t, &params[i], b->stream));
-            fetch(b, &out, seen[i]);
-            discard(b, &in);
-        }
+        for (int i = 0; i < 4; i++)
+            CALL(mhc_sinkhorn_fwd, b, &params[i], F32(x, 1, 3, 3), GET(TGL_F32, seen[i], 1, 3, 3));
         CHECK(!memcmp(seen[0], seen[1], sizeof seen[0]) && !memcmp(seen[0], seen[3], sizeof seen[0]));
         CHECK(memcmp(seen[0], seen[2], sizeof seen[0]) != 0);
     }
@@ -93,13 +94,7 @@ TEST(defaults) /* 20 repeats, 1e-6; an epsilon of 0 is one */
 
 TEST(graph) { check_replayed("mhc_sinkhorn_fwd", "num_tokens=70", 1); }
 
-extern tgl_signature tgl_mhc_sinkhorn_fwd_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_mhc_sinkhorn_fwd(t[0], t[1], params, NULL);
-}
-#define GOOD_CALL &tgl_mhc_sinkhorn_fwd_signature, "num_tokens=3 num_streams=4", invoke
-
+#define GOOD_CALL CALL_OF(mhc_sinkhorn_fwd, "num_tokens=3 num_streams=4")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -107,5 +102,5 @@ TEST(errors)
     CHECK_ERROR(x[1].shape[2] = 3; x[1].strides = NULL, "out: shape is [3, 4, 3], want [3, 4, 4]");
 }
 
-TEST(empty) { check_empty(&tgl_mhc_sinkhorn_fwd_signature, invoke, "num_tokens=0 num_streams=4"); }
+TEST(empty) { check_empty(CALL_OF(mhc_sinkhorn_fwd, "num_tokens=0 num_streams=4")); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

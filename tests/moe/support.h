@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT
- * support.h - what the tests of the routing ops share beside ops.h and replay.h: cases on a shared workspace,
- * errors of workspaces, calls with nothing to do. */
+ * support.h - what the tests of the routing ops share beside calls.h and replay.h: cases on a shared workspace,
+ * errors of workspaces. */
 #ifndef TEGULA_MOE_SUPPORT_H
 #define TEGULA_MOE_SUPPORT_H
 
-#include "errors.h"
+#include "calls.h"
 #include "replay.h"
 #include "tegula/moe.h"
 
@@ -101,22 +101,6 @@ static inline void check_workspace_grows(const workspace_op *op, const char *siz
         const size_t bytes = op->size(c->tensors);
         CHECK_THAT(bytes >= before, "%s: %zu bytes, fewer tokens need %zu", sample, bytes, before);
         before = bytes;
-    }
-}
-
-/* ---- nothing to do ---- */
-
-/* A call whose outputs are empty needs neither data nor a driver; its arguments are checked all the same. */
-static inline void check_empty(tgl_signature *s, errors_invoke invoke, const char *sample)
-{
-    for (int on_cuda = 0; on_cuda < 2; on_cuda++) {
-        errors_call *const c = errors_open(s, sample, invoke, on_cuda);
-        REQUIRE(c);
-        for (int i = 0; i < c->t->num_tensors; i++)
-            if (errors_bytes(&c->own[i]) == 0) c->own[i].data = NULL;
-        CHECK_OK(invoke(c->tensors, c->given));
-        c->own[0].dtype.lanes = 2;
-        CHECK_FAILS(invoke(c->tensors, c->given), TGL_ERR_ARGUMENT, NULL);
     }
 }
 

@@ -85,5 +85,5 @@ TEST(errors_of_workspace)
                            "num_tokens=1000000 num_topk=8 num_experts=256 num_aux_topk=2");
 }
 
-TEST(empty) { check_empty(&tgl_moe_aux_fi_signature, invoke, "num_tokens=0 num_topk=8 num_experts=0 num_aux_topk=1"); }
+TEST(empty) { check_empty(&tgl_moe_aux_fi_signature, "num_tokens=0 num_topk=8 num_experts=0 num_aux_topk=1", invoke); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

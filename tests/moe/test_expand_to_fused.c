@@ -179,8 +179,8 @@ TEST(errors)
 }
 TEST(empty)
 {
-    check_empty(&tgl_moe_expand_to_fused_signature, expand, "num_tokens=3 hidden=64 num_topk=2 num_positions=0");
-    check_empty(&tgl_moe_expand_to_fused_signature, expand, "num_tokens=3 hidden=0 num_topk=2 num_positions=6");
+    check_empty(&tgl_moe_expand_to_fused_signature, "num_tokens=3 hidden=64 num_topk=2 num_positions=0", expand);
+    check_empty(&tgl_moe_expand_to_fused_signature, "num_tokens=3 hidden=0 num_topk=2 num_positions=6", expand);
 }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }
 #undef GOOD_CALL
@@ -213,9 +213,9 @@ TEST(errors_of_the_layout_of_factors)
 }
 TEST(empty_with_sf)
 {
-    check_empty(&tgl_moe_expand_to_fused_with_sf_signature, expand_with_sf,
-                "num_tokens=3 hidden=64 num_topk=2 num_positions=0 num_sf=64 num_per_channels=1");
-    check_empty(&tgl_moe_expand_to_fused_with_sf_signature, expand_with_sf,
-                "num_tokens=3 hidden=0 num_topk=2 num_positions=6 num_sf=0 num_per_channels=1");
+    check_empty(&tgl_moe_expand_to_fused_with_sf_signature,
+                "num_tokens=3 hidden=64 num_topk=2 num_positions=0 num_sf=64 num_per_channels=1", expand_with_sf);
+    check_empty(&tgl_moe_expand_to_fused_with_sf_signature,
+                "num_tokens=3 hidden=0 num_topk=2 num_positions=6 num_sf=0 num_per_channels=1", expand_with_sf);
 }
 TEST(no_driver_with_sf) { check_no_driver(GOOD_CALL); }

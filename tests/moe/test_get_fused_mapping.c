@@ -274,7 +274,7 @@ TEST(workspace_size_grows)
 
 TEST(empty)
 {
-    check_empty(&tgl_moe_get_fused_mapping_signature, invoke,
-                "num_tokens=0 num_topk=8 num_positions=0 num_local_experts=0 alignment=128");
+    check_empty(&tgl_moe_get_fused_mapping_signature,
+                "num_tokens=0 num_topk=8 num_positions=0 num_local_experts=0 alignment=128", invoke);
 }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -110,7 +110,7 @@ TEST(workspace_size_grows)
 
 TEST(empty)
 {
-    check_empty(&tgl_moe_group_count_signature, invoke, "num_tokens=0 num_topk=8 num_groups=0");
-    check_empty(&tgl_moe_group_count_signature, invoke, "num_tokens=3 num_topk=8 num_groups=0");
+    check_empty(&tgl_moe_group_count_signature, "num_tokens=0 num_topk=8 num_groups=0", invoke);
+    check_empty(&tgl_moe_group_count_signature, "num_tokens=3 num_topk=8 num_groups=0", invoke);
 }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

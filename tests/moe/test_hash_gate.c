@@ -194,13 +194,8 @@ TEST(graph) /* a launch a call */
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_moe_hash_gate_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_moe_hash_gate(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params, NULL);
-}
-#define GOOD_CALL &tgl_moe_hash_gate_signature, GATE_SAMPLE " vocabulary=5", invoke
-
+OP(moe_hash_gate, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params)
+#define GOOD_CALL CALL_OF(moe_hash_gate, GATE_SAMPLE " vocabulary=5")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -213,8 +208,7 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_moe_hash_gate_signature, invoke,
-                "num_tokens=0 num_experts=64 num_topk=6 num_replicas=1 vocabulary=9");
+    check_empty(CALL_OF(moe_hash_gate, "num_tokens=0 num_experts=64 num_topk=6 num_replicas=1 vocabulary=9"));
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -99,13 +99,8 @@ TEST(graph) /* a launch a call */
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_moe_inplace_unique_group_indices_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_moe_inplace_unique_group_indices(t[0], *(const int64_t *)params, NULL);
-}
-#define GOOD_CALL &tgl_moe_inplace_unique_group_indices_signature, "num_tokens=3 num_topk=4 num_groups=8", invoke
-
+OP(moe_inplace_unique_group_indices, t[0], *(const int64_t *)params)
+#define GOOD_CALL CALL_OF(moe_inplace_unique_group_indices, "num_tokens=3 num_topk=4 num_groups=8")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -115,8 +110,8 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_moe_inplace_unique_group_indices_signature, invoke, "num_tokens=0 num_topk=4 num_groups=8");
-    check_empty(&tgl_moe_inplace_unique_group_indices_signature, invoke, "num_tokens=4 num_topk=0 num_groups=8");
+    check_empty(CALL_OF(moe_inplace_unique_group_indices, "num_tokens=0 num_topk=4 num_groups=8"));
+    check_empty(CALL_OF(moe_inplace_unique_group_indices, "num_tokens=4 num_topk=0 num_groups=8"));
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

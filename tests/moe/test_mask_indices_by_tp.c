@@ -133,14 +133,9 @@ TEST(graph) /* a launch a call */
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_moe_mask_indices_by_tp_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_moe_mask_indices_by_tp(t[0], t[1], params, NULL);
-}
-#define GOOD_CALL                          \
-    &tgl_moe_mask_indices_by_tp_signature, \
-        "num_tokens=3 num_topk=2 num_experts=8 num_ep_ranks=4 num_tp_ranks=2 tp_rank=1", invoke
+OP(moe_mask_indices_by_tp, t[0], t[1], params)
+#define GOOD_CALL \
+    CALL_OF(moe_mask_indices_by_tp, "num_tokens=3 num_topk=2 num_experts=8 num_ep_ranks=4 num_tp_ranks=2 tp_rank=1")
 #define GIVEN ((tgl_moe_mask_indices_by_tp_params *)(void *)c->params)
 
 TEST(errors)
@@ -163,8 +158,8 @@ TEST(errors_of_params)
 
 TEST(empty)
 {
-    check_empty(&tgl_moe_mask_indices_by_tp_signature, invoke, "num_tokens=0 num_topk=6 num_experts=8");
-    check_empty(&tgl_moe_mask_indices_by_tp_signature, invoke, "num_tokens=5 num_topk=0 num_experts=8");
+    check_empty(CALL_OF(moe_mask_indices_by_tp, "num_tokens=0 num_topk=6 num_experts=8"));
+    check_empty(CALL_OF(moe_mask_indices_by_tp, "num_tokens=5 num_topk=0 num_experts=8"));
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -152,13 +152,8 @@ TEST(no_weights_give_the_first_summand)
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_moe_normalize_weight_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_moe_normalize_weight(t[0], t[1], t[2], NULL);
-}
-#define GOOD_CALL &tgl_moe_normalize_weight_signature, "num_tokens=3 num_topk=2", invoke
-
+OP(moe_normalize_weight, t[0], t[1], t[2])
+#define GOOD_CALL CALL_OF(moe_normalize_weight, "num_tokens=3 num_topk=2")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -170,5 +165,5 @@ TEST(errors)
                 x[2].data = x[0].data, "normalized_weights: memory is shared with topk_weights, want no overlap");
 }
 
-TEST(empty) { check_empty(&tgl_moe_normalize_weight_signature, invoke, "num_tokens=0 num_topk=4"); }
+TEST(empty) { check_empty(CALL_OF(moe_normalize_weight, "num_tokens=0 num_topk=4")); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

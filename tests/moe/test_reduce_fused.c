@@ -242,13 +242,8 @@ TEST(graph)
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_moe_reduce_fused_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_moe_reduce_fused(t[0], t[1], t[2], t[3], t[4], t[5], NULL);
-}
-#define GOOD_CALL &tgl_moe_reduce_fused_signature, "num_positions=7 hidden=8 num_tokens=3 num_topk=2", invoke
-
+OP(moe_reduce_fused, t[0], t[1], t[2], t[3], t[4], t[5])
+#define GOOD_CALL CALL_OF(moe_reduce_fused, "num_positions=7 hidden=8 num_tokens=3 num_topk=2")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -259,8 +254,8 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_moe_reduce_fused_signature, invoke, "num_positions=6 hidden=64 num_tokens=0 num_topk=2");
-    check_empty(&tgl_moe_reduce_fused_signature, invoke, "num_positions=6 hidden=0 num_tokens=3 num_topk=2");
+    check_empty(CALL_OF(moe_reduce_fused, "num_positions=6 hidden=64 num_tokens=0 num_topk=2"));
+    check_empty(CALL_OF(moe_reduce_fused, "num_positions=6 hidden=0 num_tokens=3 num_topk=2"));
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -190,8 +190,8 @@ static size_t workspace_size(DLTensor *const *t)
     return tgl_moe_route_workspace_size(t[0], t[7], &m);
 }
 static const workspace_op op = { &tgl_moe_route_signature, invoke, call, workspace_size };
-#define SIZES " num_groups=4 num_topk_groups=2 num_positions=20 num_local_experts=5"
-#define GOOD_CALL &tgl_moe_route_signature, GATE_SAMPLE SIZES, invoke
+#define SIZES_OF_CALL " num_groups=4 num_topk_groups=2 num_positions=20 num_local_experts=5"
+#define GOOD_CALL &tgl_moe_route_signature, GATE_SAMPLE SIZES_OF_CALL, invoke
 
 TEST(errors)
 {
@@ -218,8 +218,9 @@ TEST(errors_of_the_struct)
 
 TEST(errors_of_the_workspace) /* of 16 tokens: up to 4 need none */
 {
-    check_workspace_errors(&op, "num_tokens=16 num_experts=8 num_topk=2 num_replicas=3 num_shared_experts=1" SIZES
-                                " -num_tokens_per_expert_host");
+    check_workspace_errors(&op,
+                           "num_tokens=16 num_experts=8 num_topk=2 num_replicas=3 num_shared_experts=1" SIZES_OF_CALL
+                           " -num_tokens_per_expert_host");
 }
 
 TEST(no_workspace_on_the_cpu)

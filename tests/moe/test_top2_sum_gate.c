@@ -697,20 +697,14 @@ TEST(graph) /* a launch a call */
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_moe_top2_sum_gate_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_moe_top2_sum_gate(t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params, NULL);
-}
-#define GOOD_CALL &tgl_moe_top2_sum_gate_signature, GATE_SAMPLE " num_groups=4 num_topk_groups=2", invoke
-
+OP(moe_top2_sum_gate, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params)
+#define GOOD_CALL CALL_OF(moe_top2_sum_gate, GATE_SAMPLE " num_groups=4 num_topk_groups=2")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(&tgl_moe_top2_sum_gate_signature,
-                 "num_tokens=3 num_experts=8 num_topk=2 -bias -mask -fix_routing_mask -to_physical_map "
-                 "-logical_count -unmapped_topk_idx",
-                 invoke);
+    check_errors(CALL_OF(moe_top2_sum_gate,
+                         "num_tokens=3 num_experts=8 num_topk=2 -bias -mask -fix_routing_mask -to_physical_map "
+                         "-logical_count -unmapped_topk_idx"));
     CHECK_GATE_ERRORS();
     CHECK_GROUP_ERRORS();
     CHECK_ERROR(c->tensors[6] = NULL, "unmapped_topk_idx: is NULL, want a tensor with fix_routing_mask");
@@ -723,8 +717,8 @@ TEST(errors)
 TEST(empty)
 {
 #define GROUPS_OF_EMPTY " num_experts=64 num_replicas=1 num_groups=8 num_topk_groups=4"
-    check_empty(&tgl_moe_top2_sum_gate_signature, invoke, "num_tokens=0 num_topk=6" GROUPS_OF_EMPTY);
-    check_empty(&tgl_moe_top2_sum_gate_signature, invoke, "num_tokens=3 num_topk=0" GROUPS_OF_EMPTY);
+    check_empty(CALL_OF(moe_top2_sum_gate, "num_tokens=0 num_topk=6" GROUPS_OF_EMPTY));
+    check_empty(CALL_OF(moe_top2_sum_gate, "num_tokens=3 num_topk=0" GROUPS_OF_EMPTY));
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

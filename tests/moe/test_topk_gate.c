@@ -137,9 +137,9 @@ TEST(errors)
 
 TEST(empty)
 {
-    check_empty(&tgl_moe_topk_gate_signature, invoke, "num_tokens=0 num_experts=64 num_topk=6");
-    check_empty(&tgl_moe_topk_gate_signature, invoke, "num_tokens=3 num_experts=64 num_topk=0");
-    check_empty(&tgl_moe_topk_gate_signature, invoke, "num_tokens=3 num_experts=0 num_topk=0");
+    check_empty(&tgl_moe_topk_gate_signature, "num_tokens=0 num_experts=64 num_topk=6", invoke);
+    check_empty(&tgl_moe_topk_gate_signature, "num_tokens=3 num_experts=64 num_topk=0", invoke);
+    check_empty(&tgl_moe_topk_gate_signature, "num_tokens=3 num_experts=0 num_topk=0", invoke);
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

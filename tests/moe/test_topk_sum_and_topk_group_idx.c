@@ -106,15 +106,10 @@ TEST(graph) /* a launch a call */
 
 /* ---- errors ---- */
 
-extern tgl_signature tgl_moe_topk_sum_and_topk_group_idx_signature;
-static tgl_status invoke(DLTensor *const *t, const void *params)
-{
-    return tgl_moe_topk_sum_and_topk_group_idx(t[0], t[1], *(const int64_t *)params, NULL);
-}
-#define GOOD_CALL                                   \
-    &tgl_moe_topk_sum_and_topk_group_idx_signature, \
-        "num_tokens=3 num_groups=4 experts_per_group=5 num_topk_groups=2 num_topk_sum=2", invoke
-
+OP(moe_topk_sum_and_topk_group_idx, t[0], t[1], *(const int64_t *)params)
+#define GOOD_CALL                            \
+    CALL_OF(moe_topk_sum_and_topk_group_idx, \
+            "num_tokens=3 num_groups=4 experts_per_group=5 num_topk_groups=2 num_topk_sum=2")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -128,10 +123,8 @@ TEST(errors)
 TEST(empty)
 {
 #define GROUPS_OF_EMPTY " num_groups=4 experts_per_group=8 num_topk_sum=2"
-    check_empty(&tgl_moe_topk_sum_and_topk_group_idx_signature, invoke,
-                "num_tokens=0 num_topk_groups=2" GROUPS_OF_EMPTY);
-    check_empty(&tgl_moe_topk_sum_and_topk_group_idx_signature, invoke,
-                "num_tokens=2 num_topk_groups=0" GROUPS_OF_EMPTY);
+    check_empty(CALL_OF(moe_topk_sum_and_topk_group_idx, "num_tokens=0 num_topk_groups=2" GROUPS_OF_EMPTY));
+    check_empty(CALL_OF(moe_topk_sum_and_topk_group_idx, "num_tokens=2 num_topk_groups=0" GROUPS_OF_EMPTY));
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

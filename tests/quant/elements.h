@@ -79,7 +79,7 @@ typedef struct {
     errors_invoke call;
     int first;
 } cast_op;
-#define CAST_OP(name, first) { &tgl_quant_##name##_signature, call_##name, first }
+#define CAST_OP(name, first) { &tgl_quant_##name##_signature, call_quant_##name, first }
 
 typedef struct {
     cast_op op;

@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * support.h - what the tests of the casts share: calls on arrays of C, floats as bits, products close to a
- * tie.
- *
- *     CALL(cast_back, b, PARAMS(0), IN(TGL_E4M3, codes, 1, 2), IN(TGL_F32, &sf, 1, 1), OUT(TGL_F32, want, 1, 2));
- *
- * makes the tensors on a device, in the order of the op's signature, calls the op, and compares each
- * output. */
+ * support.h - what the tests of the casts share: calls, floats as bits, products close to a tie. */
 #ifndef TEGULA_QUANT_SUPPORT_H
 #define TEGULA_QUANT_SUPPORT_H
 
 #include <math.h>
 #include <stdlib.h>
 
+#include "calls.h"
 #include "cases/quant/common/quant.h"
-#include "errors.h"
-#include "ops.h"
 #include "tegula/quant.h"
 
 #define PARAMS(...) (&(tgl_quant_params){ __VA_ARGS__ })
@@ -43,84 +36,18 @@ static inline float of_bf16(uint16_t bits) { return float_of((uint32_t)bits << 1
 
 /* ---- calls ---- */
 
-static tgl_stream call_stream;
-#define QUANT_OP(name, ...)                                                      \
-    extern tgl_signature tgl_quant_##name##_signature;                           \
-    static inline tgl_status call_##name(DLTensor *const *t, const void *params) \
-    {                                                                            \
-        return tgl_quant_##name(__VA_ARGS__, call_stream);                       \
-    }
-QUANT_OP(cast_back, t[0], t[1], t[2], params)
-QUANT_OP(per_block_cast, t[0], t[1], t[2], params)
-QUANT_OP(per_block_cast_lossless, t[0], t[1], t[2], t[3], t[4], params)
-QUANT_OP(per_block_cast_with_precomputed_sf, t[0], t[1], t[2], params)
-QUANT_OP(per_channel_cast, t[0], t[1], t[2], t[3], t[4], params)
-QUANT_OP(per_channel_cast_and_transpose, t[0], t[1], t[2], params)
-QUANT_OP(per_token_cast, t[0], t[1], t[2], t[3], params)
-QUANT_OP(per_token_cast_with_precomputed_sf, t[0], t[1], t[2], t[3], params)
-QUANT_OP(swiglu_backward_and_per_token_cast, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], params)
-QUANT_OP(swiglu_forward_and_per_channel_cast_and_transpose, t[0], t[1], t[2], params)
-QUANT_OP(swiglu_forward_and_per_token_cast, t[0], t[1], t[2], t[3], t[4], t[5], t[6], params)
-QUANT_OP(unpack_from_e2m1fn_x2, t[0], t[1])
-
-/* An argument of a call. */
-typedef struct {
-    tgl_dtype dtype; /* 0: not given */
-    int ndim;
-    int64_t shape[3], strides[3]; /* all strides 0: packed */
-    const void *contents;         /* before the call; NULL: bytes of 0xa5 */
-    const float *floats;          /* or these; a tensor of bf16 gets their upper halves */
-    const void *want;             /* after the call, gaps included; NULL: any */
-    void *to;                     /* gets what is there after the call, unless it is compared */
-} call_arg;
-#define SIZES(...) .ndim = sizeof((int64_t[]){ __VA_ARGS__ }) / sizeof(int64_t), .shape = { __VA_ARGS__ }
-#define IN(type, contents_, ...) { .dtype = (type), .contents = (contents_), SIZES(__VA_ARGS__) }
-#define FLOATS(type, floats_, ...) { .dtype = (type), .floats = (floats_), SIZES(__VA_ARGS__) }
-#define OUT(type, want_, ...) { .dtype = (type), .want = (want_), SIZES(__VA_ARGS__) }
-#define GET(type, to_, ...) { .dtype = (type), .to = (to_), SIZES(__VA_ARGS__) }
-#define ABSENT { 0 }
-
-static inline void place_arg(const backend *b, const call_arg *a, tensor *t)
-{
-    const int64_t count = a->shape[0] * (a->ndim > 1 ? a->shape[1] : 1);
-    make(t, NULL, b->device, a->dtype, a->ndim, a->shape);
-    if (count == 0) return; /* what is empty has no data */
-    const bool is_narrow = a->floats && a->dtype == TGL_BF16, is_packed = !a->strides[0] && !a->strides[1];
-    uint16_t *narrow = calloc(is_narrow ? (size_t)count + 1 : 1, sizeof *narrow);
-    if (!narrow) abort();
-    for (int64_t i = 0; is_narrow && i < count; i++) narrow[i] = to_bf16(a->floats[i]);
-    place_strided(b, t, a->dtype, a->ndim, a->shape, is_packed ? NULL : a->strides,
-                  is_narrow   ? narrow
-                  : a->floats ? (const void *)a->floats
-                              : a->contents);
-    free(narrow);
-}
-
-static inline void check_call(const backend *b, tgl_signature *s, errors_invoke call, const void *params,
-                              const call_arg *args, int count)
-{
-    const tgl_table *table = tgl_signature_table(s);
-    tensor tensors[TGL_MAX_TENSORS];
-    DLTensor *t[TGL_MAX_TENSORS] = { NULL };
-    REQUIRE(table && table->num_tensors == count);
-    for (int i = 0; i < count; i++) {
-        if (!args[i].dtype) continue;
-        place_arg(b, &args[i], &tensors[i]);
-        t[i] = &tensors[i].t;
-    }
-    call_stream = b->stream;
-    CHECK_OK(call(t, params));
-    call_stream = NULL;
-    for (int i = 0; i < count; i++) {
-        if (!t[i]) continue;
-        if (args[i].want) check_contents(b, &tensors[i], args[i].want, table->tensors[i].name);
-        else if (args[i].to) fetch(b, &tensors[i], args[i].to);
-        else discard(b, &tensors[i]);
-    }
-}
-#define CALL_ARGS(...) (const call_arg[]){ __VA_ARGS__ }, sizeof((const call_arg[]){ __VA_ARGS__ }) / sizeof(call_arg)
-#define CALL(name, b, params, ...) \
-    check_call(b, &tgl_quant_##name##_signature, call_##name, params, CALL_ARGS(__VA_ARGS__))
+OP(quant_cast_back, t[0], t[1], t[2], params)
+OP(quant_per_block_cast, t[0], t[1], t[2], params)
+OP(quant_per_block_cast_lossless, t[0], t[1], t[2], t[3], t[4], params)
+OP(quant_per_block_cast_with_precomputed_sf, t[0], t[1], t[2], params)
+OP(quant_per_channel_cast, t[0], t[1], t[2], t[3], t[4], params)
+OP(quant_per_channel_cast_and_transpose, t[0], t[1], t[2], params)
+OP(quant_per_token_cast, t[0], t[1], t[2], t[3], params)
+OP(quant_per_token_cast_with_precomputed_sf, t[0], t[1], t[2], t[3], params)
+OP(quant_swiglu_backward_and_per_token_cast, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], params)
+OP(quant_swiglu_forward_and_per_channel_cast_and_transpose, t[0], t[1], t[2], params)
+OP(quant_swiglu_forward_and_per_token_cast, t[0], t[1], t[2], t[3], t[4], t[5], t[6], params)
+OP(quant_unpack_from_e2m1fn_x2, t[0], t[1])
 
 /* On one SM, for which few rows are many. */
 static inline void use_one_sm(const backend *b, bool is_one)
@@ -145,23 +72,8 @@ static inline void check_kernel(const char *op_name, int kernel, const char *con
 
 /* ---- errors ---- */
 
-/* For check_errors() and its like. */
-#define CALL_OF(name, sample) &tgl_quant_##name##_signature, sample, call_##name
-
 /* The params of a call of errors.h. */
 #define PARAMS_OF(call) ((tgl_quant_params *)(void *)(call)->params)
-
-/* A call whose outputs are empty needs no driver, and empty tensors need no data. */
-static inline void check_empty(tgl_signature *s, const char *sample, errors_invoke call)
-{
-    for (int on_cuda = 0; on_cuda < 2; on_cuda++) {
-        errors_call *const c = errors_open(s, sample, call, on_cuda);
-        REQUIRE(c);
-        for (int i = 0; i < c->t->num_tensors; i++)
-            if (c->tensors[i] && tgl_is_empty(c->tensors[i])) c->own[i].data = NULL;
-        CHECK_OK(call(c->tensors, c->given));
-    }
-}
 
 /* ---- products close to a tie ---- */
 

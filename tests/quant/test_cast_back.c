@@ -10,8 +10,8 @@ static void check_row(tgl_quant_format format, const uint8_t *codes, int64_t num
 {
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++)
-            CALL(cast_back, b, PARAMS(.format = format), IN(quant_data_dtype(format, TGL_E2M1X2), codes, 1, num_bytes),
-                 IN(TGL_F32, &sf, 1, 1),
+            CALL(quant_cast_back, b, PARAMS(.format = format),
+                 IN(quant_data_dtype(format, TGL_E2M1X2), codes, 1, num_bytes), IN(TGL_F32, &sf, 1, 1),
                  OUT(is_bf16 ? TGL_BF16 : TGL_F32, is_bf16 ? (const void *)want_bf16 : want_f32, 1, count));
 }
 #define F32_BITS(...) ((const uint32_t[]){ __VA_ARGS__ })
@@ -66,11 +66,11 @@ static void check_codes(tgl_quant_format format, int64_t num_codes, float factor
     }
     FOR_BACKENDS(b) {
         const tgl_quant_params params = { .format = format };
-        CALL(cast_back, b, &params, IN(dtype, codes, 1, bytes), IN(TGL_F32, &factor, 1, 1),
+        CALL(quant_cast_back, b, &params, IN(dtype, codes, 1, bytes), IN(TGL_F32, &factor, 1, 1),
              GET(TGL_F32, seen, 1, num_codes));
-        CALL(cast_back, b, &params, IN(dtype, codes, 1, bytes), IN(TGL_F32, &factor, 1, 1),
+        CALL(quant_cast_back, b, &params, IN(dtype, codes, 1, bytes), IN(TGL_F32, &factor, 1, 1),
              GET(TGL_BF16, seen_bf16, 1, num_codes));
-        CALL(per_token_cast_with_precomputed_sf, b, &params, IN(TGL_F32, seen, 1, num_codes), ABSENT,
+        CALL(quant_per_token_cast_with_precomputed_sf, b, &params, IN(TGL_F32, seen, 1, num_codes), ABSENT,
              IN(TGL_F32, &factor, 1, 1), GET(dtype, back, 1, bytes));
         for (int64_t i = 0; i < num_codes; i++) {
             const unsigned code = quant_code_at(&returned, format, 0, i);
@@ -106,7 +106,7 @@ TEST(every_packed_factor) /* 0 is 0, 255 infinite, the rest 2^(code - 127) */
         want[i] = i == 0 ? -0.0f : i == 255 ? -INFINITY : -ldexpf(1, i - 127);
     }
     FOR_BACKENDS(b)
-        CALL(cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, one, 1, 256), IN(TGL_I32, codes, 1, 64),
+        CALL(quant_cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, one, 1, 256), IN(TGL_I32, codes, 1, 64),
              OUT(TGL_F32, want, 1, 256));
 }
 
@@ -123,7 +123,7 @@ TEST(products_round_before_bf16) /* twice: to f32, then to bf16 */
         case_encode(TGL_BF16, quant_decode(TGL_QUANT_E4M3, codes[i]) * factors[i], &want[i]);
     }
     FOR_BACKENDS(b)
-        CALL(cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, codes, 1, N), IN(TGL_F32, factors, 1, N),
+        CALL(quant_cast_back, b, PARAMS(.x_num_per_channels = 1), IN(TGL_E4M3, codes, 1, N), IN(TGL_F32, factors, 1, N),
              OUT(TGL_BF16, want, 1, N));
 }
 
@@ -137,17 +137,17 @@ TEST(num_sms) /* threads with one, two and four rows */
 
 TEST(empty)
 {
-    check_empty(CALL_OF(cast_back, "num_rows=0 num_cols=256 format=1 x=u8"));
-    check_empty(CALL_OF(cast_back, "num_rows=3 num_cols=0"));
+    check_empty(CALL_OF(quant_cast_back, "num_rows=0 num_cols=256 format=1 x=u8"));
+    check_empty(CALL_OF(quant_cast_back, "num_rows=3 num_cols=0"));
 }
 
-#define GOOD_CALL CALL_OF(cast_back, "num_rows=3 num_cols=32 x_num_per_channels=16")
+#define GOOD_CALL CALL_OF(quant_cast_back, "num_rows=3 num_cols=32 x_num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(cast_back,
+    check_errors(CALL_OF(quant_cast_back,
                          "num_rows=3 num_cols=32 x_num_per_tokens=2 x_num_per_channels=16 format=1 x_sf=i32"));
-    check_errors(CALL_OF(cast_back, "num_rows=3 num_cols=32 format=2"));
+    check_errors(CALL_OF(quant_cast_back, "num_rows=3 num_cols=32 format=2"));
     CHECK_ERROR(x[1].strides[1] = 3, "x_sf: strides are [2, 3], want [1, >= 0] or [>= 0, 1]");
     CHECK_ERROR(PARAMS_OF(c)->x_num_per_tokens = 2, "x_sf: shape is [3, 2], want [2, 2]");
     CHECK_ERROR(PARAMS_OF(c)->format = (tgl_quant_format)5, "format: is 5, want 0 (e4m3), 1 (e2m1) or 2 (e5m6)");
@@ -158,7 +158,7 @@ TEST(errors)
 
 /* e5m6: 12 bytes have 8 codes, and are read as words. */
 #undef GOOD_CALL
-#define GOOD_CALL CALL_OF(cast_back, "num_rows=3 num_cols=32 format=2")
+#define GOOD_CALL CALL_OF(quant_cast_back, "num_rows=3 num_cols=32 format=2")
 TEST(errors_of_e5m6)
 {
     CHECK_ERROR(x[0].shape[1] = 47, "x: rows are 47 bytes, want a multiple of 12 for e5m6");

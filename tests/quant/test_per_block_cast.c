@@ -14,7 +14,7 @@ TEST(worked_example)
         const float out_sf = 0x1p-7f;
         const tgl_quant_params params = { .num_per_tokens = 2, .num_per_channels = 2, .round_sf = true };
         /* end */
-        CALL(per_block_cast, b, &params, FLOATS(TGL_BF16, x[0], 2, 2), OUT(TGL_E4M3, out, 2, 2),
+        CALL(quant_per_block_cast, b, &params, FLOATS(TGL_BF16, x[0], 2, 2), OUT(TGL_E4M3, out, 2, 2),
              OUT(TGL_F32, &out_sf, 1, 1));
     }
 }
@@ -30,7 +30,7 @@ TEST(which_block_a_value_is_in)
             for (int i = 0; i < M * K; i++) want[i] = 1;
             x[at] = -448 * 64;
             want[at / COLS / BM * K + at % COLS / BK] = 64;
-            CALL(per_block_cast, b, PARAMS(.num_per_tokens = BM, .num_per_channels = BK, .round_sf = true),
+            CALL(quant_per_block_cast, b, PARAMS(.num_per_tokens = BM, .num_per_channels = BK, .round_sf = true),
                  FLOATS(TGL_BF16, x, ROWS, COLS), ABSENT, OUT(TGL_F32, want, M, K));
         }
 }
@@ -46,7 +46,7 @@ TEST(packed_factors_are_at_their_bytes) /* [3, 2] of i32 with columns of 4: rows
     for (int m = 0; m < 3; m++)
         for (int k = 0; k < 8; k++) want[(k / 4 * 4 + m) * 4 + k % 4] = (uint8_t)(k < 6 ? 127 + m * 6 + k : 0);
     FOR_BACKENDS(b)
-        CALL(per_block_cast, b, PARAMS(.num_per_tokens = BM, .num_per_channels = BK, .round_sf = true),
+        CALL(quant_per_block_cast, b, PARAMS(.num_per_tokens = BM, .num_per_channels = BK, .round_sf = true),
              FLOATS(TGL_F32, x[0], ROWS, COLS), ABSENT, { TGL_I32, SIZES(3, 2), .strides = { 1, 4 }, .want = want });
 }
 
@@ -61,9 +61,9 @@ TEST(one_row_is_per_token_cast)
     for (int i = 0; i < ROWS * COLS; i++) x[i] = ldexpf((float)test_below(&r, 255) - 127, (int)test_below(&r, 9));
     FOR_BACKENDS(b) {
         const tgl_quant_params params = { .num_per_channels = 128 };
-        CALL(per_token_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), ABSENT, GET(TGL_E4M3, want, ROWS, COLS),
+        CALL(quant_per_token_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), ABSENT, GET(TGL_E4M3, want, ROWS, COLS),
              GET(TGL_F32, want_sf, ROWS, 3));
-        CALL(per_block_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), OUT(TGL_E4M3, want, ROWS, COLS),
+        CALL(quant_per_block_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), OUT(TGL_E4M3, want, ROWS, COLS),
              OUT(TGL_F32, want_sf, ROWS, 3));
     }
 }
@@ -83,16 +83,17 @@ TEST(every_bf16_as_e2m1) { check_elements(TGL_QUANT_E2M1); }
 
 TEST(empty)
 {
-    check_empty(CALL_OF(per_block_cast, "num_rows=0 num_cols=256 num_per_tokens=128 num_per_channels=128"));
-    check_empty(CALL_OF(per_block_cast, "num_rows=300 num_cols=0 x=f32 format=1 num_per_tokens=128"));
+    check_empty(CALL_OF(quant_per_block_cast, "num_rows=0 num_cols=256 num_per_tokens=128 num_per_channels=128"));
+    check_empty(CALL_OF(quant_per_block_cast, "num_rows=300 num_cols=0 x=f32 format=1 num_per_tokens=128"));
 }
 
-#define GOOD_CALL CALL_OF(per_block_cast, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16")
+#define GOOD_CALL CALL_OF(quant_per_block_cast, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(per_block_cast, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16 -out"));
-    check_errors(CALL_OF(per_block_cast, "num_rows=6 num_cols=48 format=1 round_sf=1 num_per_channels=8 out_sf=i32"));
+    check_errors(CALL_OF(quant_per_block_cast, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16 -out"));
+    check_errors(CALL_OF(quant_per_block_cast,
+                         "num_rows=6 num_cols=48 format=1 round_sf=1 num_per_channels=8 out_sf=i32"));
     CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 3;
                 PARAMS_OF(c)->num_per_channels = 8, "out_sf: shape is [2, 3], want [2, 6]");
     CHECK_ERROR(x[2].strides[0] = 2, "out_sf: strides are [2, 1], want [1, >= 2] or [>= 3, 1]");

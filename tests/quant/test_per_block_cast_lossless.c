@@ -11,7 +11,7 @@ static void check_two_blocks(const uint8_t x[4], int32_t x_sf, const uint8_t out
                              const tgl_quant_params *params)
 {
     FOR_BACKENDS(b)
-        CALL(per_block_cast_lossless, b, params, IN(TGL_E2M1X2, x, 1, 4), IN(TGL_I32, &x_sf, 1, 1),
+        CALL(quant_per_block_cast_lossless, b, params, IN(TGL_E2M1X2, x, 1, 4), IN(TGL_I32, &x_sf, 1, 1),
              OUT(TGL_E4M3, out, 1, 8), OUT(TGL_I32, &out_sf, 1, 1),
              { TGL_I32, SIZES(1), .contents = &(int32_t){ 0 }, .want = &(int32_t){ 0 } });
 }
@@ -44,13 +44,13 @@ static void check_pair(int high, int low, bool is_exact)
             const tgl_dtype sf_dtype = is_packed ? TGL_I32 : TGL_F32;
             const void *const x_sf = is_packed ? (const void *)&packed : factors;
             const int64_t sf_cols = is_packed ? 1 : 2;
-            CALL(per_block_cast_lossless, b, PARAMS(.x_num_per_channels = 16, .num_per_channels = 32),
+            CALL(quant_per_block_cast_lossless, b, PARAMS(.x_num_per_channels = 16, .num_per_channels = 32),
                  IN(TGL_U8, pairs, 1, 16), IN(sf_dtype, x_sf, 1, sf_cols), GET(TGL_E4M3, out, 1, 32),
                  GET(sf_dtype, out_sf, 1, 1), { TGL_I32, SIZES(1), .contents = &(int32_t){ 0 }, .to = &flag });
-            CALL(cast_back, b, PARAMS(0), IN(TGL_E4M3, out, 1, 32), IN(sf_dtype, out_sf, 1, 1),
+            CALL(quant_cast_back, b, PARAMS(0), IN(TGL_E4M3, out, 1, 32), IN(sf_dtype, out_sf, 1, 1),
                  GET(TGL_F32, back, 1, 32));
-            CALL(cast_back, b, PARAMS(.format = TGL_QUANT_E2M1, .x_num_per_channels = 16), IN(TGL_U8, pairs, 1, 16),
-                 IN(sf_dtype, x_sf, 1, sf_cols), GET(TGL_F32, want, 1, 32));
+            CALL(quant_cast_back, b, PARAMS(.format = TGL_QUANT_E2M1, .x_num_per_channels = 16),
+                 IN(TGL_U8, pairs, 1, 16), IN(sf_dtype, x_sf, 1, sf_cols), GET(TGL_F32, want, 1, 32));
             float out_factor;
             memcpy(&out_factor, out_sf, 4);
             CHECK_INT(is_packed ? out_sf[0] : ilogbf(out_factor) + 127, out_code);
@@ -106,7 +106,7 @@ TEST(inexact_is_about_values)
             for (int32_t before = 0; before < 2; before++) { /* a flag that is set stays set */
                 const uint8_t x[2] = { 0x22, rows[i].pair };
                 const int32_t x_sf = 120 | (120 - rows[i].spread) << 8;
-                CALL(per_block_cast_lossless, b, PARAMS(.x_num_per_channels = 2), IN(TGL_E2M1X2, x, 1, 2),
+                CALL(quant_per_block_cast_lossless, b, PARAMS(.x_num_per_channels = 2), IN(TGL_E2M1X2, x, 1, 2),
                      IN(TGL_I32, &x_sf, 1, 1), OUT(TGL_E4M3, NULL, 1, 4), OUT(TGL_F32, NULL, 1, 1),
                      { TGL_I32, SIZES(1), .contents = &before, .want = &(int32_t){ before | rows[i].want } });
             }
@@ -114,18 +114,18 @@ TEST(inexact_is_about_values)
 
 TEST(empty)
 {
-    check_empty(CALL_OF(per_block_cast_lossless,
+    check_empty(CALL_OF(quant_per_block_cast_lossless,
                         "num_rows=0 num_cols=256 x_num_per_channels=32 num_per_channels=128 -inexact"));
 }
 
-#define GOOD_CALL                    \
-    CALL_OF(per_block_cast_lossless, \
+#define GOOD_CALL                          \
+    CALL_OF(quant_per_block_cast_lossless, \
             "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 x_num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(per_block_cast_lossless, "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 "
-                                                  "x_num_per_channels=8 -inexact x_sf=i32 out_sf=i32"));
+    check_errors(CALL_OF(quant_per_block_cast_lossless, "num_rows=6 num_cols=64 num_per_tokens=4 num_per_channels=32 "
+                                                        "x_num_per_channels=8 -inexact x_sf=i32 out_sf=i32"));
     CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 24,
                 "num_per_channels: is 24, want a multiple of 16 (x_num_per_channels)");
     CHECK_ERROR(PARAMS_OF(c)->num_per_channels = 8,

@@ -12,7 +12,7 @@ TEST(by_hand) /* a factor for each quarter: values are multiplied by 1 / sf */
                                0x52, 0x54, 0x3e, 0x40, 0xd2, 0xd4, 0xbe, 0xc0 };
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++)
-            CALL(per_block_cast_with_precomputed_sf, b, PARAMS(.num_per_tokens = 2, .num_per_channels = 2),
+            CALL(quant_per_block_cast_with_precomputed_sf, b, PARAMS(.num_per_tokens = 2, .num_per_channels = 2),
                  FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, 4, 4), IN(TGL_F32, sf, 2, 2), OUT(TGL_E4M3, want, 4, 4));
 }
 
@@ -32,7 +32,7 @@ TEST(a_reciprocal_and_a_product) /* not a quotient: these differ for some values
     }
     CHECK(num_differ > 0);
     FOR_BACKENDS(b)
-        CALL(per_block_cast_with_precomputed_sf, b, PARAMS(.num_per_tokens = N), IN(TGL_F32, x, N / 8, 8),
+        CALL(quant_per_block_cast_with_precomputed_sf, b, PARAMS(.num_per_tokens = N), IN(TGL_F32, x, N / 8, 8),
              IN(TGL_F32, &sf, 1, 1), OUT(TGL_E4M3, want, N / 8, 8));
 }
 
@@ -58,7 +58,7 @@ static void check_elements(tgl_quant_format format, int64_t block_rows, int64_t 
             want[i >> is_pair] |= (uint8_t)(is_pair && i % 2 ? code << 4 : code);
         }
         FOR_BACKENDS(b)
-            CALL(per_block_cast_with_precomputed_sf, b,
+            CALL(quant_per_block_cast_with_precomputed_sf, b,
                  PARAMS(.format = format, .num_per_tokens = block_rows, .num_per_channels = block_cols),
                  FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, rows, COLS), IN(TGL_F32, sf, m, k),
                  OUT(is_pair ? TGL_U8 : TGL_E4M3, want, rows, COLS >> is_pair));
@@ -83,14 +83,17 @@ TEST(num_sms) /* threads with one, two and four rows */
                                          NULL });
 }
 
-TEST(empty) { check_empty(CALL_OF(per_block_cast_with_precomputed_sf, "num_rows=0 num_cols=256 num_per_tokens=32")); }
+TEST(empty)
+{
+    check_empty(CALL_OF(quant_per_block_cast_with_precomputed_sf, "num_rows=0 num_cols=256 num_per_tokens=32"));
+}
 
 #define GOOD_CALL \
-    CALL_OF(per_block_cast_with_precomputed_sf, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16")
+    CALL_OF(quant_per_block_cast_with_precomputed_sf, "num_rows=6 num_cols=48 num_per_tokens=4 num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(per_block_cast_with_precomputed_sf,
+    check_errors(CALL_OF(quant_per_block_cast_with_precomputed_sf,
                          "num_rows=6 num_cols=48 format=1 num_per_channels=8 sf=i32"));
     CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 2, "sf: shape is [2, 3], want [3, 3]");
     CHECK_ERROR(PARAMS_OF(c)->format = TGL_QUANT_E5M6, "format: is 2, want 0 (e4m3) or 1 (e2m1)");

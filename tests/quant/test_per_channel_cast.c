@@ -14,7 +14,7 @@ TEST(worked_example)
         const float out_sf[2] = { 0x1p-7f, 0x1p-5f };
         const tgl_quant_params params = { .num_per_tokens = 4, .round_sf = true };
         /* end */
-        CALL(per_channel_cast, b, &params, FLOATS(TGL_BF16, x[0], 4, 2), ABSENT, ABSENT, OUT(TGL_E4M3, out, 4, 2),
+        CALL(quant_per_channel_cast, b, &params, FLOATS(TGL_BF16, x[0], 4, 2), ABSENT, ABSENT, OUT(TGL_E4M3, out, 4, 2),
              OUT(TGL_F32, out_sf, 1, 2));
     }
 }
@@ -28,9 +28,9 @@ TEST(rows_of_a_map) /* repeated, absent, past the last */
     };
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++)
-            CALL(per_channel_cast, b, PARAMS(.num_per_tokens = 4), FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x[0], 3, 2),
-                 ABSENT, IN(TGL_I32, pos, 7), OUT(TGL_E4M3, want, 7, 2),
-                 OUT(TGL_F32, F32S(1, 1, float_of(0x346facad), float_of(0x346facad)), 2, 2));
+            CALL(quant_per_channel_cast, b, PARAMS(.num_per_tokens = 4),
+                 FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x[0], 3, 2), ABSENT, IN(TGL_I32, pos, 7),
+                 OUT(TGL_E4M3, want, 7, 2), OUT(TGL_F32, F32S(1, 1, float_of(0x346facad), float_of(0x346facad)), 2, 2));
 }
 
 TEST(the_order_of_two_products_shows) /* code * x_sf rounds before it is scaled */
@@ -53,7 +53,7 @@ TEST(the_order_of_two_products_shows) /* code * x_sf rounds before it is scaled 
         }
     CHECK(num_differ > N / 10);
     FOR_BACKENDS(b)
-        CALL(per_channel_cast, b, PARAMS(.num_per_tokens = 2, .x_num_per_channels = 1), IN(TGL_E4M3, x, 2 * N, 2),
+        CALL(quant_per_channel_cast, b, PARAMS(.num_per_tokens = 2, .x_num_per_channels = 1), IN(TGL_E4M3, x, 2 * N, 2),
              IN(TGL_F32, x_sf, 2 * N, 2), ABSENT, OUT(TGL_E4M3, want, 2 * N, 2), OUT(TGL_F32, want_sf, N, 2));
 }
 
@@ -71,15 +71,15 @@ TEST(columns_of_nan) /* all of a block, all but one of them, none */
             want_sf[i / BLOCK][j] = j % 3 == 0 ? 1e-4f / 448 : 1;
         }
     FOR_BACKENDS(b)
-        CALL(per_channel_cast, b, PARAMS(.num_per_tokens = BLOCK), FLOATS(TGL_BF16, x[0], ROWS, COLS), ABSENT, ABSENT,
-             OUT(TGL_E4M3, want, ROWS, COLS), OUT(TGL_F32, want_sf, ROWS / BLOCK, COLS));
+        CALL(quant_per_channel_cast, b, PARAMS(.num_per_tokens = BLOCK), FLOATS(TGL_BF16, x[0], ROWS, COLS), ABSENT,
+             ABSENT, OUT(TGL_E4M3, want, ROWS, COLS), OUT(TGL_F32, want_sf, ROWS / BLOCK, COLS));
 }
 
 TEST(zeros_beside_a_huge_factor)
 {
     const uint8_t x[4] = { 0x00, 0x80, 0x00, 0x80 };
     FOR_BACKENDS(b)
-        CALL(per_channel_cast, b, PARAMS(.num_per_tokens = 128, .round_sf = true), IN(TGL_E4M3, x, 2, 2),
+        CALL(quant_per_channel_cast, b, PARAMS(.num_per_tokens = 128, .round_sf = true), IN(TGL_E4M3, x, 2, 2),
              IN(TGL_F32, F32S(3e38f, 0x1p127f), 2, 1), ABSENT, OUT(TGL_E4M3, x, 2, 2),
              OUT(TGL_F32, F32S(0x1p-22f, 0x1p-22f), 1, 2));
 }
@@ -142,7 +142,7 @@ TEST(every_code) /* a column for each; its rows have factors of many sizes */
                     want[m * BLOCK + i][j] = nearest_code(TGL_QUANT_E4M3, values[i] * f.inv);
             }
         FOR_BACKENDS(b)
-            CALL(per_channel_cast, b, PARAMS(.num_per_tokens = BLOCK, .round_sf = is_rounded),
+            CALL(quant_per_channel_cast, b, PARAMS(.num_per_tokens = BLOCK, .round_sf = is_rounded),
                  IN(TGL_E4M3, x, ROWS, COLS), IN(TGL_F32, x_sf, ROWS, 1), ABSENT, OUT(TGL_E4M3, want, ROWS, COLS),
                  OUT(TGL_F32, want_sf, ROWS / BLOCK, COLS));
     }
@@ -150,25 +150,26 @@ TEST(every_code) /* a column for each; its rows have factors of many sizes */
 
 TEST(empty)
 {
-    check_empty(CALL_OF(per_channel_cast, "num_tokens=0 num_cols=64 num_per_tokens=128 -x_sf -pos_to_token"));
-    check_empty(CALL_OF(per_channel_cast, "num_tokens=5 num_cols=64 num_rows=0 num_per_tokens=128 -x_sf"));
+    check_empty(CALL_OF(quant_per_channel_cast, "num_tokens=0 num_cols=64 num_per_tokens=128 -x_sf -pos_to_token"));
+    check_empty(CALL_OF(quant_per_channel_cast, "num_tokens=5 num_cols=64 num_rows=0 num_per_tokens=128 -x_sf"));
 }
 
 TEST(rows_but_no_tokens)
 {
     FOR_BACKENDS(b)
-        CALL(per_channel_cast, b, PARAMS(.num_per_tokens = 128, .round_sf = true), IN(TGL_BF16, NULL, 0, 2), ABSENT,
-             IN(TGL_I32, ((const int32_t[]){ 0, -1 }), 2), OUT(TGL_E4M3, BYTES(0, 0, 0, 0), 2, 2),
+        CALL(quant_per_channel_cast, b, PARAMS(.num_per_tokens = 128, .round_sf = true), IN(TGL_BF16, NULL, 0, 2),
+             ABSENT, IN(TGL_I32, ((const int32_t[]){ 0, -1 }), 2), OUT(TGL_E4M3, BYTES(0, 0, 0, 0), 2, 2),
              OUT(TGL_F32, F32S(0x1p-22f, 0x1p-22f), 1, 2));
 }
 
-#define GOOD_CALL CALL_OF(per_channel_cast, "num_tokens=5 num_cols=32 num_rows=6 num_per_tokens=4 -x_sf")
+#define GOOD_CALL CALL_OF(quant_per_channel_cast, "num_tokens=5 num_cols=32 num_rows=6 num_per_tokens=4 -x_sf")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(per_channel_cast,
+    check_errors(CALL_OF(quant_per_channel_cast,
                          "num_tokens=5 num_cols=32 num_rows=6 num_per_tokens=4 x_num_per_channels=16"));
-    check_errors(CALL_OF(per_channel_cast, "num_tokens=5 num_cols=32 -pos_to_token x_num_per_channels=4 x_sf=i32"));
+    check_errors(CALL_OF(quant_per_channel_cast,
+                         "num_tokens=5 num_cols=32 -pos_to_token x_num_per_channels=4 x_sf=i32"));
     CHECK_ERROR(c->tensors[2] = NULL, "out: shape is [6, 32], want [5, 32]");
     CHECK_ERROR(PARAMS_OF(c)->num_per_tokens = 2, "out_sf: shape is [2, 32], want [3, 32]");
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");

@@ -14,7 +14,7 @@ TEST(worked_example)
         const float out_sf[2] = { 0x1p-7f, 0x1p-5f };
         const tgl_quant_params params = { .num_per_tokens = 4, .round_sf = true };
         /* end */
-        CALL(per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x[0], 4, 2), OUT(TGL_E4M3, out, 2, 4),
+        CALL(quant_per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x[0], 4, 2), OUT(TGL_E4M3, out, 2, 4),
              OUT(TGL_F32, out_sf, 1, 2));
     }
 }
@@ -29,11 +29,11 @@ TEST(transposes_per_channel_cast)
     for (int i = 0; i < ROWS * COLS; i++) x[i] = ldexpf((float)test_below(&r, 255) - 127, (int)test_below(&r, 9));
     FOR_BACKENDS(b) {
         const tgl_quant_params params = { .num_per_tokens = 32 };
-        CALL(per_channel_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), ABSENT, ABSENT,
+        CALL(quant_per_channel_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS), ABSENT, ABSENT,
              GET(TGL_E4M3, codes, ROWS, COLS), GET(TGL_F32, want_sf, M, COLS));
         for (int i = 0; i < ROWS; i++)
             for (int j = 0; j < COLS; j++) turned[j][i] = codes[i][j];
-        CALL(per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS),
+        CALL(quant_per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x, ROWS, COLS),
              OUT(TGL_E4M3, turned, COLS, ROWS), OUT(TGL_F32, want_sf, M, COLS));
     }
 }
@@ -54,11 +54,11 @@ TEST(every_bf16)
 
 TEST(empty)
 {
-    check_empty(CALL_OF(per_channel_cast_and_transpose, "num_rows=0 num_cols=64 num_per_tokens=128"));
-    check_empty(CALL_OF(per_channel_cast_and_transpose, "num_rows=200 num_cols=0 num_per_tokens=128 x=f32"));
+    check_empty(CALL_OF(quant_per_channel_cast_and_transpose, "num_rows=0 num_cols=64 num_per_tokens=128"));
+    check_empty(CALL_OF(quant_per_channel_cast_and_transpose, "num_rows=200 num_cols=0 num_per_tokens=128 x=f32"));
 }
 
-#define GOOD_CALL CALL_OF(per_channel_cast_and_transpose, "num_rows=6 num_cols=32 num_per_tokens=4")
+#define GOOD_CALL CALL_OF(quant_per_channel_cast_and_transpose, "num_rows=6 num_cols=32 num_per_tokens=4")
 TEST(errors)
 {
     check_errors(GOOD_CALL);

@@ -18,7 +18,7 @@ static void check_row(const tgl_quant_params *params, const float *x, int64_t co
     for (int64_t i = 0; i < count; i++) fits_bf16 &= !(bits_of(x[i]) & 0xffff);
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 <= fits_bf16; is_bf16++)
-            CALL(per_token_cast, b, params, FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, 1, count), ABSENT,
+            CALL(quant_per_token_cast, b, params, FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, 1, count), ABSENT,
                  OUT(quant_data_dtype(params->format, TGL_E2M1X2), codes, 1, num_bytes), OUT(TGL_F32, &sf_bits, 1, 1));
 }
 
@@ -28,7 +28,7 @@ static void check_codes(const tgl_quant_params *params, const uint8_t *x, int64_
 {
     const bool is_pair = params->format == TGL_QUANT_E2M1;
     FOR_BACKENDS(b)
-        CALL(per_token_cast, b, params, IN(TGL_E4M3, x, 1, cols), IN(sf_dtype, x_sf, 1, num_sf),
+        CALL(quant_per_token_cast, b, params, IN(TGL_E4M3, x, 1, cols), IN(sf_dtype, x_sf, 1, num_sf),
              OUT(is_pair ? TGL_U8 : TGL_E4M3, codes, 1, cols >> is_pair), OUT(TGL_F32, &sf, 1, 1));
 }
 
@@ -91,7 +91,7 @@ static void check_layout(tgl_dtype dtype, const int64_t shape[2], const int64_t 
             const int width = widths[turn / 2], cols = BLOCKS * width;
             for (int i = 0; i < ROWS * cols; i++)
                 x[i] = ldexpf(i % width == 77 ? 448 : (float)(i % 7), exponent_of(i / cols, i % cols / width));
-            CALL(per_token_cast, b, PARAMS(.num_per_channels = width, .round_sf = true),
+            CALL(quant_per_token_cast, b, PARAMS(.num_per_channels = width, .round_sf = true),
                  FLOATS(turn % 2 ? TGL_BF16 : TGL_F32, x, ROWS, cols), ABSENT, OUT(TGL_E4M3, NULL, ROWS, cols),
                  { dtype, SIZES(shape[0], shape[1]), .strides = { strides[0], strides[1] }, .want = want });
         }
@@ -141,7 +141,7 @@ TEST(one_column_of_factors_has_any_stride)
     for (int i = 0; i < 3; i++) x[i][i] = ldexpf(448, (int)row[i] - 127);
     FOR_BACKENDS(b)
         for (int i = 0; i < COUNT_OF(strides); i++)
-            CALL(per_token_cast, b, PARAMS(.round_sf = true), FLOATS(TGL_BF16, x[0], 3, 8), ABSENT, ABSENT,
+            CALL(quant_per_token_cast, b, PARAMS(.round_sf = true), FLOATS(TGL_BF16, x[0], 3, 8), ABSENT, ABSENT,
                  { TGL_I32, SIZES(3, 1), .strides = { 1, strides[i] }, .want = row });
 }
 
@@ -172,7 +172,7 @@ static void check_elements(tgl_quant_format format, bool round)
     FOR_BACKENDS(b)
         for (int is_bf16 = 0; is_bf16 < 2; is_bf16++) {
             const int64_t step = b->is_emulated ? rows / 8 : rows; /* an eighth there */
-            CALL(per_token_cast, b, PARAMS(.format = format, .num_per_channels = 8, .round_sf = round),
+            CALL(quant_per_token_cast, b, PARAMS(.format = format, .num_per_channels = 8, .round_sf = round),
                  FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x + 8 * (rows - step), step, 8), ABSENT,
                  OUT(quant_data_dtype(format, TGL_U8), want + (rows - step) * bytes, step, bytes),
                  OUT(TGL_F32, NULL, step, 1));
@@ -197,7 +197,7 @@ TEST(e5m6_below_its_normal_numbers) /* truncated, then rounded up by bits that w
 static uint32_t factor_of(const backend *b, const tgl_quant_params *params, float largest)
 {
     uint32_t seen = 0;
-    CALL(per_token_cast, b, params, FLOATS(TGL_F32, F32S(0, largest, 0, 0, 0, 0, 0, 0), 1, 8), ABSENT, ABSENT,
+    CALL(quant_per_token_cast, b, params, FLOATS(TGL_F32, F32S(0, largest, 0, 0, 0, 0, 0, 0), 1, 8), ABSENT, ABSENT,
          GET(TGL_F32, &seen, 1, 1));
     return seen;
 }
@@ -307,7 +307,7 @@ TEST(the_order_of_two_products_shows) /* code * x_sf rounds before it is scaled 
     }
     CHECK(num_differ > N / 20);
     FOR_BACKENDS(b)
-        CALL(per_token_cast, b, PARAMS(.num_per_channels = 2, .x_num_per_channels = 1), IN(TGL_E4M3, x, 1, 2 * N),
+        CALL(quant_per_token_cast, b, PARAMS(.num_per_channels = 2, .x_num_per_channels = 1), IN(TGL_E4M3, x, 1, 2 * N),
              IN(TGL_F32, x_sf, 1, 2 * N), OUT(TGL_E4M3, want, 1, 2 * N), OUT(TGL_F32, want_sf, 1, N));
 }
 
@@ -344,11 +344,11 @@ static void check_codes_as_values(tgl_quant_format from, tgl_quant_format to, in
         const tgl_quant_params params = {
             .format = to, .num_per_channels = 2 * group, .round_sf = true, .x_num_per_channels = group
         };
-        CALL(cast_back, b, PARAMS(.format = from, .x_num_per_channels = group), in, in_sf,
+        CALL(quant_cast_back, b, PARAMS(.format = from, .x_num_per_channels = group), in, in_sf,
              GET(TGL_F32, values, M, cols));
-        CALL(per_token_cast, b, &params, IN(TGL_F32, values, M, cols), ABSENT, GET(out_dtype, want, M, out_cols),
+        CALL(quant_per_token_cast, b, &params, IN(TGL_F32, values, M, cols), ABSENT, GET(out_dtype, want, M, out_cols),
              GET(TGL_F32, want_sf, M, num_sf));
-        CALL(per_token_cast, b, &params, in, in_sf, OUT(out_dtype, want, M, out_cols),
+        CALL(quant_per_token_cast, b, &params, in, in_sf, OUT(out_dtype, want, M, out_cols),
              OUT(TGL_F32, want_sf, M, num_sf));
     }
 }
@@ -377,10 +377,10 @@ static void check_bias(tgl_quant_format format, bool round)
     }
     FOR_BACKENDS(b) {
         const int64_t rows = b->is_emulated ? 16 : N_ROWS, n = rows * N_COLS;
-        CALL(per_token_cast, b, PARAMS(.format = format, .num_per_channels = 128, .round_sf = round),
+        CALL(quant_per_token_cast, b, PARAMS(.format = format, .num_per_channels = 128, .round_sf = round),
              IN(TGL_F32, x, rows, N_COLS), ABSENT, GET(dtype, codes, rows, bytes),
              GET(TGL_F32, sf, rows, N_COLS / 128));
-        CALL(cast_back, b, PARAMS(.format = format, .x_num_per_channels = 128), IN(dtype, codes, rows, bytes),
+        CALL(quant_cast_back, b, PARAMS(.format = format, .x_num_per_channels = 128), IN(dtype, codes, rows, bytes),
              IN(TGL_F32, sf, rows, N_COLS / 128), GET(TGL_F32, back, rows, N_COLS));
         double below = 0, product = 0, squares = 0;
         for (int64_t i = 0; i < n; i++) {
@@ -410,26 +410,27 @@ TEST(num_sms) /* 5 blocks are few from 3 SMs on */
 
 TEST(empty)
 {
-    check_empty(CALL_OF(per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 -x_sf"));
-    check_empty(CALL_OF(per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 -x_sf -out"));
-    check_empty(CALL_OF(per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 round_sf=1 -x_sf out_sf=i32"));
-    check_empty(CALL_OF(per_token_cast, "num_rows=3 num_cols=0 num_per_channels=128 -x_sf x=f32"));
-    check_empty(CALL_OF(per_token_cast, "num_rows=3 num_cols=0 -x_sf x=f32"));
+    check_empty(CALL_OF(quant_per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 -x_sf"));
+    check_empty(CALL_OF(quant_per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128 -x_sf -out"));
+    check_empty(CALL_OF(quant_per_token_cast,
+                        "num_rows=0 num_cols=256 num_per_channels=128 round_sf=1 -x_sf out_sf=i32"));
+    check_empty(CALL_OF(quant_per_token_cast, "num_rows=3 num_cols=0 num_per_channels=128 -x_sf x=f32"));
+    check_empty(CALL_OF(quant_per_token_cast, "num_rows=3 num_cols=0 -x_sf x=f32"));
 }
 
 /* ---- errors ---- */
 
-#define GOOD_CALL CALL_OF(per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf")
+#define GOOD_CALL CALL_OF(quant_per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf -out"));
-    check_errors(CALL_OF(per_token_cast,
+    check_errors(CALL_OF(quant_per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf -out"));
+    check_errors(CALL_OF(quant_per_token_cast,
                          "num_rows=3 num_cols=32 num_per_channels=4 format=1 round_sf=1 -x_sf out_sf=i32"));
-    check_errors(CALL_OF(per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf"));
-    check_errors(CALL_OF(per_token_cast,
+    check_errors(CALL_OF(quant_per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf"));
+    check_errors(CALL_OF(quant_per_token_cast,
                          "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_tokens=2 x_num_per_channels=8"));
-    check_errors(CALL_OF(per_token_cast,
+    check_errors(CALL_OF(quant_per_token_cast,
                          "num_rows=3 num_cols=32 num_per_channels=16 x=u8 x_num_per_channels=4 x_sf=i32"));
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");
     CHECK_ERROR(x[2].shape[1] = x[2].strides[0] = 16, "out: shape is [3, 16], want [3, 32]");
@@ -466,7 +467,7 @@ TEST(errors_of_formats)
 }
 
 #undef GOOD_CALL
-#define GOOD_CALL CALL_OF(per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8")
+#define GOOD_CALL CALL_OF(quant_per_token_cast, "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8")
 TEST(errors_of_codes)
 {
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_BF16), "x: dtype is bf16, want i8, u8, e4m3 or e2m1x2");

@@ -21,7 +21,7 @@ static void check_values(const backend *b, tgl_quant_format format, tgl_dtype dt
     const float inv = 1 / factor;
     for (int64_t i = 0; i < 8 * rows; i++)
         quant_put_code(&codes, format, i / 8, i % 8, quant_encode(format, x[i] * inv));
-    CALL(per_token_cast_with_precomputed_sf, b, PARAMS(.format = format), FLOATS(dtype, x, rows, 8), ABSENT,
+    CALL(quant_per_token_cast_with_precomputed_sf, b, PARAMS(.format = format), FLOATS(dtype, x, rows, 8), ABSENT,
          { TGL_F32, SIZES(rows, 1), .strides = { 0, 1 }, .contents = &factor },
          OUT(quant_data_dtype(format, TGL_U8), want, rows, bytes));
     free(want);
@@ -87,7 +87,7 @@ static void check_row(tgl_quant_format format, tgl_dtype dtype, const float *x, 
 {
     const bool is_pair = format == TGL_QUANT_E2M1;
     FOR_BACKENDS(b)
-        CALL(per_token_cast_with_precomputed_sf, b, PARAMS(.format = format), FLOATS(dtype, x, 1, count), ABSENT,
+        CALL(quant_per_token_cast_with_precomputed_sf, b, PARAMS(.format = format), FLOATS(dtype, x, 1, count), ABSENT,
              IN(TGL_F32, &sf, 1, 1), OUT(is_pair ? TGL_I8 : TGL_E4M3, want, 1, count >> is_pair));
 }
 
@@ -143,9 +143,9 @@ TEST(its_own_factors)
             const tgl_dtype dtype = quant_data_dtype(format, TGL_U8);
             uint8_t want[4 * N * 3 / 2];
             int32_t sf[8];
-            CALL(per_token_cast, b, &params, IN(TGL_F32, x, 4, N), ABSENT, GET(dtype, want, 4, bytes),
+            CALL(quant_per_token_cast, b, &params, IN(TGL_F32, x, 4, N), ABSENT, GET(dtype, want, 4, bytes),
                  { TGL_I32, SIZES(4, 2), .strides = { 1, 4 }, .to = sf });
-            CALL(per_token_cast_with_precomputed_sf, b, &params, IN(TGL_F32, x, 4, N), ABSENT,
+            CALL(quant_per_token_cast_with_precomputed_sf, b, &params, IN(TGL_F32, x, 4, N), ABSENT,
                  { TGL_I32, SIZES(4, 2), .strides = { 1, 4 }, .contents = sf }, OUT(dtype, want, 4, bytes));
         }
 }
@@ -158,11 +158,11 @@ TEST(num_sms) /* 5 blocks are few from 3 SMs on */
 
 TEST(empty)
 {
-    check_empty(CALL_OF(per_token_cast_with_precomputed_sf, "num_rows=0 num_cols=256 -x_sf"));
-    check_empty(CALL_OF(per_token_cast_with_precomputed_sf, "num_rows=3 num_cols=0 -x_sf"));
+    check_empty(CALL_OF(quant_per_token_cast_with_precomputed_sf, "num_rows=0 num_cols=256 -x_sf"));
+    check_empty(CALL_OF(quant_per_token_cast_with_precomputed_sf, "num_rows=3 num_cols=0 -x_sf"));
 }
 
-#define GOOD_CALL CALL_OF(per_token_cast_with_precomputed_sf, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf")
+#define GOOD_CALL CALL_OF(quant_per_token_cast_with_precomputed_sf, "num_rows=3 num_cols=32 num_per_channels=16 -x_sf")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -171,7 +171,8 @@ TEST(errors)
         "num_rows=3 num_cols=32 num_per_channels=16 format=2 -x_sf",
         "num_rows=3 num_cols=32 num_per_channels=16 x_num_per_channels=8",
     };
-    for (int i = 0; i < COUNT_OF(samples); i++) check_errors(CALL_OF(per_token_cast_with_precomputed_sf, samples[i]));
+    for (int i = 0; i < COUNT_OF(samples); i++)
+        check_errors(CALL_OF(quant_per_token_cast_with_precomputed_sf, samples[i]));
     CHECK_ERROR(x[2].strides[0] = -2, "sf: strides are [-2, 1], want [1, >= 0] or [>= 0, 1]");
     CHECK_ERROR(x[2].dtype = tgl_dtype_to_dlpack(TGL_I32), "sf: shape is [3, 2], want [3, 1]");
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_E4M3), "x: dtype is e4m3, want bf16 or f32");

@@ -43,7 +43,7 @@ typedef struct {
     tgl_signature *signature;
     errors_invoke call;
 } recorded_op;
-#define RECORDED(recorded, count, name) { recorded, count, &tgl_quant_##name##_signature, call_##name }
+#define RECORDED(recorded, count, name) { recorded, count, &tgl_quant_##name##_signature, call_quant_##name }
 static const recorded_op ops[] = {
     RECORDED("per_token_cast", 12, per_token_cast),
     RECORDED("per_token_cast_with_sf_only", 3, per_token_cast), /* there is no out */
@@ -73,7 +73,6 @@ static tgl_status call_op(const golden_call *c, tgl_signature *signature, errors
         const char *name = table->tensors[i].name;
         t[i] = golden_arg(c, !strcmp(name, "clamped_count") ? "clamped_count_after" : name);
     }
-    call_stream = c->call->stream;
     return call(t, p);
 }
 
@@ -82,14 +81,16 @@ static tgl_status run(const golden_call *c)
     const recorded_op *op = ops;
     while (strcmp(op->recorded, c->golden->op)) op++;
     tgl_quant_params p = params_of(c->golden);
-    if (op->call == call_cast_back && !tgl_dtype_is(golden_arg(c, "x")->dtype, TGL_E4M3)) p.format = TGL_QUANT_E2M1;
+    if (op->call == call_quant_cast_back && !tgl_dtype_is(golden_arg(c, "x")->dtype, TGL_E4M3))
+        p.format = TGL_QUANT_E2M1;
     if (strstr(op->recorded, "e5m6")) p.format = TGL_QUANT_E5M6;
-    if (op->call == call_per_channel_cast) p.x_num_per_channels = p.num_per_channels; /* so recorded */
+    if (op->call == call_quant_per_channel_cast) p.x_num_per_channels = p.num_per_channels; /* so recorded */
     const tgl_status status = call_op(c, op->signature, op->call, &p);
-    if (status != TGL_OK || op->call != call_per_block_cast_lossless) return status;
+    if (status != TGL_OK || op->call != call_quant_per_block_cast_lossless) return status;
     /* out and x are the same values */
     DLTensor *t[] = { golden_arg(c, "out"), golden_arg(c, "out_sf"), golden_arg(c, "dequantized") };
-    return call_cast_back(t, PARAMS(.x_num_per_tokens = p.num_per_tokens, .x_num_per_channels = p.num_per_channels));
+    return call_quant_cast_back(t,
+                                PARAMS(.x_num_per_tokens = p.num_per_tokens, .x_num_per_channels = p.num_per_channels));
 }
 
 TEST(recorded)
@@ -100,7 +101,9 @@ TEST(recorded)
         for (const golden_case *g; (g = golden_at("quant", ops[i].recorded, count)); count++)
             FOR_BACKENDS(b) {
                 case_report report;
+                call_on = b;
                 golden_check(g, run, b, &report);
+                call_on = NULL;
                 CHECK_THAT(report.result == CASE_PASSED, "%s: %s %s: %s", b->name, g->op, g->name, report.text);
             }
         CHECK_THAT(count == ops[i].count, "%s: %d cases, want %d", ops[i].recorded, count, ops[i].count);

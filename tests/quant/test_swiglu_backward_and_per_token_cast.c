@@ -19,7 +19,7 @@ static void backward_of(const backend *b, const tgl_quant_params *params, const 
 {
     const int64_t width = params->num_per_channels ? params->num_per_channels : t->cols;
     const int64_t blocks = 2 * ((t->cols + width - 1) / width);
-    CALL(swiglu_backward_and_per_token_cast, b, params, IN(TGL_E4M3, t->x, t->rows, 2 * t->cols),
+    CALL(quant_swiglu_backward_and_per_token_cast, b, params, IN(TGL_E4M3, t->x, t->rows, 2 * t->cols),
          IN(TGL_F32, t->x_sf, t->rows, blocks), IN(TGL_BF16, t->grad, t->rows, t->cols),
          IN(TGL_F32, t->weight, t->slots, 1), IN(TGL_I32, t->pos_to_slot, t->rows),
          IN(TGL_I32, t->slot_to_pos, t->slots, 1), GET(TGL_BF16, t->out, t->rows, t->cols),
@@ -389,7 +389,7 @@ static void check_exact(int width, float clamp)
         for (int one = 0; one < (backend_is_cpu(b) ? 1 : 2); one++) { /* SM, for which rows are many */
             use_one_sm(b, one);
             const int rows = EXACT_ROWS, cols = EXACT_COLS;
-            CALL(swiglu_backward_and_per_token_cast, b, &params, IN(TGL_E4M3, want.x, rows, 2 * cols),
+            CALL(quant_swiglu_backward_and_per_token_cast, b, &params, IN(TGL_E4M3, want.x, rows, 2 * cols),
                  IN(TGL_F32, want.x_sf, rows, 2 * blocks), IN(TGL_BF16, want.grad, rows, cols),
                  IN(TGL_F32, want.weight, rows, 1), IN(TGL_I32, want.pos, rows), IN(TGL_I32, want.pos, rows, 1),
                  OUT(TGL_BF16, want.out, rows, cols), OUT(TGL_E4M3, want.fp8, rows, 2 * cols),
@@ -411,7 +411,7 @@ TEST(every_step_rounds) /* once, in the order of the header; FP8 is of f32 gradi
 TEST(no_rows) /* weight_grad is still all zeros */
 {
     FOR_BACKENDS(b)
-        CALL(swiglu_backward_and_per_token_cast, b, PARAMS(.num_per_channels = 128), IN(TGL_E4M3, NULL, 0, 256),
+        CALL(quant_swiglu_backward_and_per_token_cast, b, PARAMS(.num_per_channels = 128), IN(TGL_E4M3, NULL, 0, 256),
              IN(TGL_F32, NULL, 0, 2), IN(TGL_BF16, NULL, 0, 128), IN(TGL_F32, F32S(1, 2, 3, 4), 2, 2),
              IN(TGL_I32, NULL, 0), IN(TGL_I32, ((const int32_t[]){ -1, -1, -1, -1 }), 2, 2),
              OUT(TGL_BF16, NULL, 0, 128), OUT(TGL_E4M3, NULL, 0, 256), OUT(TGL_F32, NULL, 0, 2),
@@ -488,12 +488,13 @@ TEST(sums_have_one_order)
 
 /* ---- errors ---- */
 
-#define GOOD_CALL \
-    CALL_OF(swiglu_backward_and_per_token_cast, "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=16")
+#define GOOD_CALL                                     \
+    CALL_OF(quant_swiglu_backward_and_per_token_cast, \
+            "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=16")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(swiglu_backward_and_per_token_cast,
+    check_errors(CALL_OF(quant_swiglu_backward_and_per_token_cast,
                          "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 num_per_channels=4 "
                          "round_sf=1 x_sf=i32 x_grad_sf=i32 has_swiglu_clamp_value=1"));
     CHECK_ERROR(x[0].shape[1] = 63, "x: columns are 63, want an even number (gates, ups)");

@@ -17,7 +17,7 @@ TEST(worked_example)
             const uint8_t straight[3][2] = { { 0x7e, 0x00 }, { 0x00, 0xfe }, { 0xea, 0x00 } };
             const tgl_quant_params params = { .num_per_tokens = 3, .without_transpose = without };
             /* end */
-            CALL(swiglu_forward_and_per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x[0], 3, 4),
+            CALL(quant_swiglu_forward_and_per_channel_cast_and_transpose, b, &params, FLOATS(TGL_BF16, x[0], 3, 4),
                  OUT(TGL_E4M3, without ? straight[0] : turned[0], without ? 3 : 2, without ? 2 : 3),
                  OUT(TGL_F32, out_sf, 1, 2));
         }
@@ -26,7 +26,7 @@ TEST(worked_example)
 /* With blocks of one value, a factor is the activation in bf16, divided by 448; codes are transposed. */
 static void cast_values(const backend *b, int64_t rows, int64_t cols, const float *x, void *codes, void *sf)
 {
-    CALL(swiglu_forward_and_per_channel_cast_and_transpose, b, PARAMS(0), FLOATS(TGL_BF16, x, rows, 2 * cols),
+    CALL(quant_swiglu_forward_and_per_channel_cast_and_transpose, b, PARAMS(0), FLOATS(TGL_BF16, x, rows, 2 * cols),
          GET(TGL_E4M3, codes, cols, rows), GET(TGL_F32, sf, rows, cols));
 }
 
@@ -104,7 +104,7 @@ TEST(clamp_values_are_f32) /* the bf16 nearest to 0.3 is 0.30078125, and is clam
     case_encode(TGL_BF16, 0.3 / (1 + exp(-0.3)) * 0.3, &v);
     const float want = of_bf16(v) / 448;
     FOR_BACKENDS(b)
-        CALL(swiglu_forward_and_per_channel_cast_and_transpose, b,
+        CALL(quant_swiglu_forward_and_per_channel_cast_and_transpose, b,
              PARAMS(.has_swiglu_clamp_value = true, .swiglu_clamp_value = 0.3f), FLOATS(TGL_BF16, x, 1, 2),
              OUT(TGL_E4M3, BYTES(0xfe), 1, 1), OUT(TGL_F32, &want, 1, 1));
 }
@@ -113,7 +113,7 @@ TEST(nan_stays)
 {
     const float x[8] = { NAN, 1, 1, NAN, /**/ 1, NAN, 9, -9 }; /* two rows of two gates, two ups */
     FOR_BACKENDS(b)
-        CALL(swiglu_forward_and_per_channel_cast_and_transpose, b,
+        CALL(quant_swiglu_forward_and_per_channel_cast_and_transpose, b,
              PARAMS(.num_per_tokens = 2, .round_sf = true, .has_swiglu_clamp_value = true, .swiglu_clamp_value = 1),
              IN(TGL_F32, x, 2, 4), OUT(TGL_E4M3, BYTES(0x7f, 0x7c, 0x7f, 0x7f), 2, 2), /* silu(1) = 0.731 */
              OUT(TGL_F32, F32S(0x1p-9f, 0x1p-22f), 1, 2));
@@ -169,7 +169,7 @@ static void check_special_values(int64_t rows, int64_t cols, int64_t block, bool
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) turned[j * rows + i] = codes[i * cols + j];
     FOR_BACKENDS(b)
-        CALL(swiglu_forward_and_per_channel_cast_and_transpose, b, &params, IN(TGL_BF16, x, rows, 2 * cols),
+        CALL(quant_swiglu_forward_and_per_channel_cast_and_transpose, b, &params, IN(TGL_BF16, x, rows, 2 * cols),
              OUT(TGL_E4M3, turned, cols, rows), OUT(TGL_F32, factors, blocks, cols));
     free(x), free(codes), free(turned), free(factors);
 }
@@ -193,15 +193,16 @@ TEST(long_tiles)
 
 TEST(empty)
 {
-    check_empty(CALL_OF(swiglu_forward_and_per_channel_cast_and_transpose,
+    check_empty(CALL_OF(quant_swiglu_forward_and_per_channel_cast_and_transpose,
                         "num_rows=0 num_cols=64 num_per_tokens=128"));
 }
 
-#define GOOD_CALL CALL_OF(swiglu_forward_and_per_channel_cast_and_transpose, "num_rows=6 num_cols=16 num_per_tokens=4")
+#define GOOD_CALL \
+    CALL_OF(quant_swiglu_forward_and_per_channel_cast_and_transpose, "num_rows=6 num_cols=16 num_per_tokens=4")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(swiglu_forward_and_per_channel_cast_and_transpose,
+    check_errors(CALL_OF(quant_swiglu_forward_and_per_channel_cast_and_transpose,
                          "num_rows=6 num_cols=16 without_transpose=1 has_swiglu_clamp_value=1"));
     CHECK_ERROR(x[0].shape[1] = 31, "x: columns are 31, want an even number (gates, ups)");
     CHECK_ERROR(PARAMS_OF(c)->without_transpose = true, "out: shape is [16, 6], want [6, 16]");

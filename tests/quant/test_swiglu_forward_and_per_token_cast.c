@@ -31,7 +31,7 @@ TEST(worked_example)
             const int64_t before[3] = { 100, 1ll << 40, -7 };
             int64_t after[3];
             for (int i = 0; i < 3; i++) after[i] = before[i] + clamped_count[i];
-            CALL(swiglu_forward_and_per_token_cast, b, &params, FLOATS(TGL_BF16, x, 1, 8),
+            CALL(quant_swiglu_forward_and_per_token_cast, b, &params, FLOATS(TGL_BF16, x, 1, 8),
                  IN(TGL_I32, &pos_to_token_topk, 1), IN(TGL_F32, &weight, 1, 1), ABSENT,
                  { is_clamped ? TGL_I64 : 0, SIZES(3), .contents = before, .want = after },
                  OUT(TGL_E4M3, is_clamped ? clamped : out, 1, 4),
@@ -74,7 +74,7 @@ static void check_gate(const char *name, float gate, float up, uint8_t code, flo
 static void cast_gates(const backend *b, bool is_bf16, int64_t rows, int64_t cols, int64_t block, const float *x,
                        void *codes, void *sf)
 {
-    CALL(swiglu_forward_and_per_token_cast, b,
+    CALL(quant_swiglu_forward_and_per_token_cast, b,
          PARAMS(.num_per_channels = block, .has_sf_clamp_min = true, .sf_clamp_min = LEAST),
          FLOATS(is_bf16 ? TGL_BF16 : TGL_F32, x, rows, 2 * cols), ABSENT, ABSENT, ABSENT, ABSENT,
          GET(TGL_E4M3, codes, rows, cols), GET(TGL_F32, sf, rows, cols / block));
@@ -165,7 +165,7 @@ TEST(random_codes_are_at_most_a_step_off)
     FOR_BACKENDS(b) {
         const int64_t rows = b->is_emulated ? 4 : ROWS;
         int num_off = 0;
-        CALL(swiglu_forward_and_per_token_cast, b, PARAMS(.num_per_channels = 128, .round_sf = true),
+        CALL(quant_swiglu_forward_and_per_token_cast, b, PARAMS(.num_per_channels = 128, .round_sf = true),
              IN(TGL_F32, x, rows, 2 * COLS), ABSENT, ABSENT, ABSENT, ABSENT, GET(TGL_E4M3, codes, rows, COLS),
              GET(TGL_F32, sf, rows, COLS / 128));
         for (int64_t i = 0; i < rows; i++)
@@ -198,8 +198,8 @@ static void check_weighted_row(const float *x, int64_t cols, tgl_quant_params pa
                                const int64_t *counts)
 {
     FOR_BACKENDS(b)
-        CALL(swiglu_forward_and_per_token_cast, b, &params, IN(TGL_F32, x, 1, 2 * cols), IN(pos ? TGL_I32 : 0, pos, 1),
-             IN(pos ? TGL_F32 : 0, weights, num_weights, 1), ABSENT,
+        CALL(quant_swiglu_forward_and_per_token_cast, b, &params, IN(TGL_F32, x, 1, 2 * cols),
+             IN(pos ? TGL_I32 : 0, pos, 1), IN(pos ? TGL_F32 : 0, weights, num_weights, 1), ABSENT,
              { counts ? TGL_I64 : 0, SIZES(3), .contents = (const int64_t[3]){ 0 }, .want = counts },
              OUT(TGL_E4M3, codes, 1, cols), OUT(TGL_F32, &sf_bits, 1, 1));
 }
@@ -285,8 +285,9 @@ TEST(skipped_rows_stay) /* in every layout, and with every row skipped */
                                               .round_sf = true,
                                               .num_per_channels = 128,
                                               .has_swiglu_clamp_value = true };
-            CALL(swiglu_forward_and_per_token_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, 2 * COLS), ABSENT, ABSENT,
-                 IN(TGL_I32, none, ROWS), { TGL_I64, SIZES(3), .contents = COUNTS(1, 2, 3), .want = COUNTS(1, 2, 3) },
+            CALL(quant_swiglu_forward_and_per_token_cast, b, &params, FLOATS(TGL_BF16, x, ROWS, 2 * COLS), ABSENT,
+                 ABSENT, IN(TGL_I32, none, ROWS),
+                 { TGL_I64, SIZES(3), .contents = COUNTS(1, 2, 3), .want = COUNTS(1, 2, 3) },
                  OUT(dtypes[i], before, ROWS, i ? COLS / 2 : COLS),
                  { TGL_I32, SIZES(ROWS, 1), .strides = { 1, 8 }, .want = before });
         }
@@ -304,17 +305,18 @@ TEST(num_sms) /* 40 rows are few from 3 SMs on; blocks that count loop */
 #define NO_OPTIONS " -pos_to_token_topk -topk_weights -pos_to_expert -clamped_count"
 TEST(empty)
 {
-    check_empty(CALL_OF(swiglu_forward_and_per_token_cast, "num_rows=0 num_cols=256 num_per_channels=128" NO_OPTIONS));
-    check_empty(CALL_OF(swiglu_forward_and_per_token_cast, "num_rows=4 num_cols=0" NO_OPTIONS));
+    check_empty(CALL_OF(quant_swiglu_forward_and_per_token_cast,
+                        "num_rows=0 num_cols=256 num_per_channels=128" NO_OPTIONS));
+    check_empty(CALL_OF(quant_swiglu_forward_and_per_token_cast, "num_rows=4 num_cols=0" NO_OPTIONS));
 }
 
-#define GOOD_CALL                                                                                \
-    CALL_OF(swiglu_forward_and_per_token_cast, "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 " \
-                                               "num_per_channels=16 has_swiglu_clamp_value=1")
+#define GOOD_CALL                                                                                      \
+    CALL_OF(quant_swiglu_forward_and_per_token_cast, "num_rows=3 num_cols=32 num_tokens=5 num_topk=2 " \
+                                                     "num_per_channels=16 has_swiglu_clamp_value=1")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(swiglu_forward_and_per_token_cast,
+    check_errors(CALL_OF(quant_swiglu_forward_and_per_token_cast,
                          "num_rows=3 num_cols=32 num_per_channels=4 format=1 round_sf=1 "
                          "out_sf=i32 has_sf_clamp_min=1" NO_OPTIONS));
     CHECK_ERROR(x[0].shape[1] = 63, "x: columns are 63, want an even number (gates, ups)");

@@ -11,7 +11,7 @@ TEST(worked_example)
         const uint8_t x[] = { 0xe4, 0x72 };
         const float out[] = { 2, -4, 1, 6 };
         /* end */
-        CALL(unpack_from_e2m1fn_x2, b, NULL, IN(TGL_I8, x, 2), OUT(TGL_F32, out, 4));
+        CALL(quant_unpack_from_e2m1fn_x2, b, NULL, IN(TGL_I8, x, 2), OUT(TGL_F32, out, 4));
     }
 }
 
@@ -32,7 +32,7 @@ TEST(every_byte)
             unsigned char want[512 * 4];
             for (int i = 0; i < 512; i++)
                 case_encode(dtypes[d], value_of(x[i / 2] >> i % 2 * 4 & 15), want + (size_t)i * element);
-            CALL(unpack_from_e2m1fn_x2, b, NULL, IN(TGL_E2M1X2, x, 16, 16), OUT(dtypes[d], want, 16, 32));
+            CALL(quant_unpack_from_e2m1fn_x2, b, NULL, IN(TGL_E2M1X2, x, 16, 16), OUT(dtypes[d], want, 16, 32));
         }
 }
 
@@ -43,23 +43,23 @@ TEST(every_byte_of_many) /* each in both halves of 32 bytes: the CPU looks one h
     static float want[2 * COUNT];
     for (int i = 0; i < COUNT; i++) x[i] = (uint8_t)(i + i / 256 * 16);
     for (int i = 0; i < 2 * COUNT; i++) want[i] = value_of(x[i / 2] >> i % 2 * 4 & 15);
-    FOR_BACKENDS(b) CALL(unpack_from_e2m1fn_x2, b, NULL, IN(TGL_E2M1X2, x, COUNT), OUT(TGL_F32, want, 2 * COUNT));
+    FOR_BACKENDS(b) CALL(quant_unpack_from_e2m1fn_x2, b, NULL, IN(TGL_E2M1X2, x, COUNT), OUT(TGL_F32, want, 2 * COUNT));
 }
 
 TEST(empty)
 {
-    check_empty(CALL_OF(unpack_from_e2m1fn_x2, "num_cols=0 ...=1 x=u8 out=bf16"));
+    check_empty(CALL_OF(quant_unpack_from_e2m1fn_x2, "num_cols=0 ...=1 x=u8 out=bf16"));
     tensor x, out;
     make(&x, NULL, cpu, TGL_U8, 3, SHAPE(3, 0, 5));
     make(&out, NULL, cpu, TGL_BF16, 3, SHAPE(3, 0, 10));
     CHECK_OK(tgl_quant_unpack_from_e2m1fn_x2(&x.t, &out.t, NULL));
 }
 
-#define GOOD_CALL CALL_OF(unpack_from_e2m1fn_x2, "num_cols=32 ...=1")
+#define GOOD_CALL CALL_OF(quant_unpack_from_e2m1fn_x2, "num_cols=32 ...=1")
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(CALL_OF(unpack_from_e2m1fn_x2, "num_cols=32 ...=2 x=u8 out=bf16"));
+    check_errors(CALL_OF(quant_unpack_from_e2m1fn_x2, "num_cols=32 ...=2 x=u8 out=bf16"));
     CHECK_ERROR(x[0].ndim = 9, "x: rank is 9, want 1..8");
     CHECK_ERROR(x[1].ndim = 1, "out: rank is 1, want 2");
     CHECK_ERROR(x[1].shape[1] = x[1].strides[0] = 16, "out: shape is [2, 16], want [2, 32]");
