@@ -2,11 +2,11 @@
  * short_conv_fwd.cu - the short convolution of many rows: blocks that walk over chains of tokens, one stream; sm_90 and
  * up.
  *   computes  as tegula/engram.h says, sums in the order of common/short_conv.h
- *   launch    grid tiles * chains * num_streams * splits, block CONV_THREADS(CONSUMERS), dynamic shared
- *             memory of `stages` rows of x and, if there is a residual, of the block's columns of it
+ *   launch    grid tiles * chains * num_streams * splits, block CONV_THREADS, dynamic shared
+ *             memory of some weights, and of `stages` rows of x and, if there is a residual, of the block's columns of it
  *   moves     2 bytes per element of x, residual and out, once each from memory; x again from L2 for every split, and
  *             of KERNEL_SIZE - 1 tokens before each chain
- *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; CONSUMERS, threads with columns; ROUND_EACH 0, 1
+ *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; COLUMNS of a thread; ROUND_EACH 0, 1
  *
  * A chain is every dilation-th token of a tile: what its taps reach is in the chain. A thread keeps, for its columns,
  * the sums that the next KERNEL_SIZE - 1 results have so far, in the order of taps; a row adds to all of them.
@@ -15,7 +15,8 @@
  * the stages (bulk copies); norm_warps add the squares of whole rows, in turn. A row has an mbarrier for each step: it is
  * `loaded`, `ready` (its rstd is there) and `done` (all warps have it in registers).
  *
- * Instructions are the limit, not memory: an element takes about 36, of which the sigmoid has 17.
+ * Instructions are the limit, not memory: an element takes about 38, of which the sigmoid has 17, and schedulers issue in
+ * 77 % of all cycles (H200).
  *
  * The ring. A token writes its own entry as soon as it is normed, if no other block reads that entry. In chunks that
  * are longer the first tokens read entries that the last ones write. Those first tokens are then all in the block that
@@ -30,26 +31,26 @@
 #include "engram/common/short_conv.cuh"
 
 static_assert(KERNEL_SIZE >= 1 && KERNEL_SIZE <= CONV_WALK_TAPS, "KERNEL_SIZE is 1..CONV_WALK_TAPS");
-static_assert(CONSUMERS == CONV_FEW_CONSUMERS || CONSUMERS == CONV_MANY_CONSUMERS, "CONSUMERS is one of two");
+static_assert(COLUMNS == CONV_FEW_COLUMNS || COLUMNS == CONV_MANY_COLUMNS, "COLUMNS is one of two");
 static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
 
 #if __CUDA_ARCH__ >= 900
 enum {
     LAST = KERNEL_SIZE - 1,
-    WARPS = CONSUMERS / 32,
-    COLUMNS = CONV_COLUMNS(CONSUMERS),
-    THREADS = CONV_THREADS(CONSUMERS)
+    WARPS = CONV_CONSUMERS / 32,
+    THREADS = CONV_THREADS(COLUMNS),
+    MORE = COLUMNS % 4,                            /* columns of a thread besides its vector: 2, or none */
+    OWN = COLUMNS - MORE,                          /* of its vector */
+    MORE_FIRST = CONV_CONSUMERS * (COLUMNS - MORE) /* of the block's columns the first that is not in a vector */
 };
 
 /* The columns of a thread. */
 template <int COUNT> struct vector_of { typedef uint2 type; };
-template <> struct vector_of<8> { typedef uint4 type; };
+template <> struct vector_of<10> { typedef vector_and_pair type; };
 typedef vector_of<COLUMNS>::type vector;
 
-DEV void load_shared(u32 at, uint2 &v) { v = shared_load_u32x2(at); }
-DEV void load_shared(u32 at, uint4 &v) { v = shared_load_u32x4(at); }
-DEV void store(u16 *to, const uint2 &v) { *(uint2 *)to = v; }
-DEV void store(u16 *to, const uint4 &v) { store_u32x4(to, v); }
+DEV void load_shared(u32 at, u32, uint2 &v) { v = shared_load_u32x2(at); }
+DEV void load_shared(u32 at, u32 pair, vector_and_pair &v) { v = { shared_load_u32x4(at), shared_load_u32(pair) }; }
 
 /* What is done with a row. END: there are no more. STARTS: rows before it come from the ring. PLAIN: alive, with a
  * result, and nothing else to do; there is an activation and no bias. */
@@ -57,7 +58,7 @@ enum { ALIVE = 1, HAS_OUT = 2, STARTS = 4, WRITES = 8, END = 16, PLAIN = 32 };
 struct item {
     u32 state;
     float rstd;
-    i64 out;                 /* bytes from the first row of out */
+    u16 *out;                /* of the block's first column */
     i64 token, slot;         /* slot: of its request the row of the ring, with ... */
     i32 start, reach, depth; /* ... its first entry, tokens before the chunk; if it STARTS, tokens of the chunk */
     i32 entry;               /* that it writes */
@@ -158,7 +159,8 @@ DEV item stored_item(const short_conv_args &a, const task &k, cursor &c)
     return made;
 }
 
-DEV item next_item(const short_conv_args &a, const task &k, cursor &c)
+/* first: column of the block */
+DEV item next_item(const short_conv_args &a, const task &k, i64 first, cursor &c)
 {
     const tgl_windows &w = a.requests;
 #pragma unroll 1
@@ -176,7 +178,7 @@ DEV item next_item(const short_conv_args &a, const task &k, cursor &c)
     }
     item made = { c.token >= c.out_from ? HAS_OUT : 0u,
                   0,
-                  c.token * a.out.token * 2,
+                  a.out.data + c.token * a.out.token + k.h * a.out.stream + first,
                   c.token,
                   c.q.r.slot,
                   (i32)c.q.r.start,
@@ -226,7 +228,7 @@ DEV void load_rows(const short_conv_args &a, const task &k, const pipe &p, u32 n
     u32 parity = 1;                         /* stages without a row are done */
 #pragma unroll 1
     while (ends < a.norm_warps) {
-        item made = next_item(a, k, c);
+        item made = next_item(a, k, first, c);
         const bool is_end = made.state & END;
         const u32 residual_bytes = a.residual.data && made.state & HAS_OUT ? num_columns * 2 : 0;
         source from = source_of(a, k.h, first, made.token);
@@ -246,7 +248,7 @@ DEV void load_rows(const short_conv_args &a, const task &k, const pipe &p, u32 n
             }
             __syncwarp();
             made.token += a.dilation;
-            made.out += a.out.token * a.dilation * 2;
+            made.out += a.out.token * a.dilation;
             from.x += x_step, from.residual += residual_step;
             stage = stage + 1 < a.stages ? stage + 1 : 0;
             if (stage == 0) parity ^= 1;
@@ -284,21 +286,81 @@ DEV void add_squares(const short_conv_args &a, i64 h, const pipe &p, i64 first, 
 
 /* ---- warps with columns ---- */
 
-struct weights { float norm[COLUMNS], conv[COLUMNS][KERNEL_SIZE]; };
+/* KEEPS_SOME: norm and those of the first tap are in shared memory, at `kept`, not in registers. */
+enum { KEEPS_SOME = CONV_KEPT_BYTES(COLUMNS) > 0 };
+struct weights {
+    u32 kept;
+    float norm[COLUMNS], conv[COLUMNS][KERNEL_SIZE];
+};
 
-DEV void load_weights(const short_conv_args &a, i64 h, i64 first, weights &w)
+/* What a thread has: columns of stream h from `first` on, and from first + more on, in shared memory and in memory. */
+struct columns {
+    i64 h, first;
+    u32 x, residual, more;
+    u32 at; /* the first, counted from the block's */
+    bool are_mine, has_more;
+};
+
+/* Numbers of its columns, the first at `at`. */
+DEV void load_numbers(const conv_weights &w, const columns &k, i64 at, float (&to)[COLUMNS])
 {
-    load_norm(a.norm, a.numbers, h, first, w.norm);
+    float own[OWN];
+    load_vector(w, at, own);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) to[i] = i < OWN ? own[i] : conv_weight_at(&w, at + k.more + i - OWN);
+}
+
+DEV void load_weights(const short_conv_args &a, const columns &k, weights &w)
+{
+    const i64 channel = k.h * a.hidden + k.first;
+    load_numbers(a.norm, k, k.h * a.norm.stride + k.first, w.norm);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) w.norm[i] = conv_norm_weight(&a.numbers, w.norm[i]);
 #pragma unroll
     for (int v = 0; v < KERNEL_SIZE; v++) {
-        float some[COLUMNS];
-        load_vector(a.conv, (h * a.hidden + first) * KERNEL_SIZE + v * COLUMNS, some);
+        float some[OWN];
+        load_vector(a.conv, channel * KERNEL_SIZE + v * OWN, some);
 #pragma unroll
-        for (int i = 0; i < COLUMNS; i++) {
-            const int n = v * COLUMNS + i;
+        for (int i = 0; i < OWN; i++) {
+            const int n = v * OWN + i;
             w.conv[n / KERNEL_SIZE][n % KERNEL_SIZE] = some[i];
         }
+#pragma unroll
+        for (int i = OWN; i < COLUMNS; i++)
+            w.conv[i][v] = conv_weight_at(&a.conv, (channel + k.more + i - OWN) * KERNEL_SIZE + v);
     }
+}
+
+/* There 16 bytes of all threads follow each other: numbers 0 .. 3, then 4 .. 7, then 8 and 9. */
+enum { NORM, FIRST_TAP };
+DEV void keep(const weights &w, int what)
+{
+    const u32 to = w.kept + 3 * 16 * CONV_CONSUMERS * what;
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        shared_store_f32(to + 16 * CONV_CONSUMERS * (i / 4) + 4 * (i % 4), what == NORM ? w.norm[i] : w.conv[i][0]);
+}
+DEV void load_kept(const weights &w, int what, float (&to)[COLUMNS])
+{
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i += 4) {
+        const u32 from = w.kept + 3 * 16 * CONV_CONSUMERS * what + 16 * CONV_CONSUMERS * (i / 4);
+        if (i + 4 <= COLUMNS) {
+            const float4 v = shared_load_f32x4(from);
+            to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
+        } else {
+            const uint2 v = shared_load_u32x2(from);
+            to[i] = __uint_as_float(v.x), to[i + 1] = __uint_as_float(v.y);
+        }
+    }
+}
+
+DEV vector normed(const weights &w, const vector &x, float rstd)
+{
+    if (!KEEPS_SOME) return normed(x, rstd, w.norm);
+    float norm[COLUMNS];
+    load_kept(w, NORM, norm);
+    return normed(x, rstd, norm);
 }
 
 /* Sums of the results of the next tokens of the chain, the next one first: the taps that they have so far. */
@@ -307,19 +369,23 @@ struct sums { float of[KERNEL_SIZE][COLUMNS]; }; /* [LAST]: no tap */
 /* One more row: the sum of its own result is complete. */
 DEV void add_taps(const weights &w, const vector &row, sums &s, float (&z)[COLUMNS])
 {
+    float first[COLUMNS];
+    if (KEEPS_SOME) load_kept(w, FIRST_TAP, first);
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
         const float v = column(row, i);
-        z[i] = fmaf(w.conv[i][LAST], v, s.of[0][i]);
+        if (!KEEPS_SOME) first[i] = w.conv[i][0];
+        z[i] = fmaf(LAST == 0 ? first[i] : w.conv[i][LAST], v, s.of[0][i]);
 #pragma unroll
-        for (int j = 0; j < LAST; j++) s.of[j][i] = fmaf(w.conv[i][LAST - 1 - j], v, s.of[j + 1][i]);
+        for (int j = 0; j < LAST; j++)
+            s.of[j][i] = fmaf(j == LAST - 1 ? first[i] : w.conv[i][LAST - 1 - j], v, s.of[j + 1][i]);
     }
 }
-DEV void add_row(const short_conv_args &a, i64 channel, const weights &w, const vector &row, sums &s,
+DEV void add_row(const short_conv_args &a, const columns &k, const weights &w, const vector &row, sums &s,
                  float (&z)[COLUMNS])
 {
     if (a.bias.data) { /* no model has one: it is read for every token */
-        load_vector(a.bias, channel, s.of[LAST]);
+        load_numbers(a.bias, k, k.h * a.hidden + k.first, s.of[LAST]);
         add_taps(w, row, s, z);
     } else {
 #pragma unroll
@@ -328,13 +394,25 @@ DEV void add_row(const short_conv_args &a, i64 channel, const weights &w, const 
     }
 }
 
-/* What a thread has: columns of stream h from `first` on, in shared memory and in memory. */
-struct columns {
-    i64 h, first;
-    u32 x, residual;
-    u8 *out;
-    bool are_mine;
-};
+/* Those of its columns that are its own, to or from a row at the first of them. */
+DEV void store(const columns &k, u16 *to, const uint2 &v)
+{
+    if (k.are_mine) *(uint2 *)to = v;
+}
+DEV void store(const columns &k, u16 *to, const vector_and_pair &v)
+{
+    if (k.are_mine) store_u32x4(to, v.vector);
+    if (k.has_more) *(u32 *)(to + k.more) = v.pair;
+}
+DEV void load(const columns &k, const u16 *from, uint2 &v)
+{
+    if (k.are_mine) v = *(const uint2 *)from;
+}
+DEV void load(const columns &k, const u16 *from, vector_and_pair &v)
+{
+    if (k.are_mine) v.vector = *(const uint4 *)from;
+    if (k.has_more) v.pair = *(const u32 *)(from + k.more);
+}
 
 /* The rows before a chunk: of the ring, or nothing. */
 DEV void add_past(const short_conv_args &a, const columns &k, const weights &w, const item &of, sums &s)
@@ -343,11 +421,12 @@ DEV void add_past(const short_conv_args &a, const columns &k, const weights &w, 
     for (int lag = LAST; lag > 0; lag--) {
         const i32 before = lag * a.dilation - of.depth, entry = of.start - before;
         vector row = {};
-        if (before <= of.reach && k.are_mine) /* else another thread may write it by now */
-            row = *(const vector *)(a.ring + k.first +
-                                    conv_ring_row(&a, of.slot, entry < 0 ? entry + a.requests.ring_size : entry, k.h));
+        if (before <= of.reach) /* else another thread may write it by now */
+            load(k,
+                 a.ring + k.first + conv_ring_row(&a, of.slot, entry < 0 ? entry + a.requests.ring_size : entry, k.h),
+                 row);
         float unused[COLUMNS];
-        add_row(a, k.h * a.hidden + k.first, w, row, s, unused);
+        add_row(a, k, w, row, s, unused);
     }
 }
 
@@ -359,7 +438,7 @@ DEV void release(u32 done) /* the stage, once all lanes have read it */
 
 DEV void put_result(const columns &k, const uint4 &header, const vector &v)
 {
-    if (k.are_mine) store((u16 *)(k.out + (i64)((u64)header.w << 32 | header.z)), v);
+    store(k, (u16 *)((u64)header.w << 32 | header.z) + k.at, v);
 }
 
 /* A row that is PLAIN. */
@@ -370,7 +449,7 @@ DEV void convolve_plain(const conv_numbers &n, bool has_residual, const columns 
     float z[COLUMNS], out[COLUMNS];
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) s.of[LAST][i] = 0;
-    add_taps(w, normed(x, __uint_as_float(header.y), w.norm), s, z);
+    add_taps(w, normed(w, x, __uint_as_float(header.y)), s, z);
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
         const float of = ROUND_EACH ? conv_rounded(z[i]) : z[i];
@@ -389,11 +468,11 @@ DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, cons
     vector residual = {}, row = {};
     if (has_residual) residual = loaded;
     if (state & STARTS) add_past(a, k, w, of, s);
-    if (state & ALIVE) row = normed(x, __uint_as_float(header.y), w.norm);
-    if (state & WRITES && k.are_mine) store(a.ring + k.first + conv_ring_row(&a, of.slot, of.entry, k.h), row);
+    if (state & ALIVE) row = normed(w, x, __uint_as_float(header.y));
+    if (state & WRITES) store(k, a.ring + k.first + conv_ring_row(&a, of.slot, of.entry, k.h), row);
     release(done);
     float z[COLUMNS];
-    add_row(a, k.h * a.hidden + k.first, w, row, s, z);
+    add_row(a, k, w, row, s, z);
     if (!(state & HAS_OUT)) return;
     put_result(k, header, state & ALIVE ? result_of(a.numbers, z, x, has_residual, residual, ROUND_EACH) : residual);
 }
@@ -401,26 +480,28 @@ DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, cons
 DEV void convolve(const short_conv_args &a, const pipe &p, const columns &k)
 {
     weights w;
-    load_weights(a, k.h, k.first, w);
+    w.kept = kept_u32(p.stages - CONV_KEPT_BYTES(COLUMNS) + 16 * threadIdx.x); /* else computed again for every row */
+    load_weights(a, k, w);
+    if (KEEPS_SOME) keep(w, NORM), keep(w, FIRST_TAP);
+    const u32 more = kept_u32(2 * k.more); /* bytes */
     sums s = {};
-    int stage = 0;
-    u32 parity = 0;
 #pragma unroll 1
-    while (true) {
-        const u32 offset = stage * p.stage_bytes, done = p.done + 8 * stage;
-        mbar_wait(p.ready + 8 * stage, parity);
-        const uint4 header = shared_load_u32x4(p.headers + stage * (u32)sizeof(item));
-        vector x, residual;
-        load_shared(k.x + offset, x);
-        load_shared(k.residual + offset, residual);
-        if (header.x & PLAIN) {
-            convolve_plain(a.numbers, a.residual.data != nullptr, k, done, header, x, residual, w, s);
-        } else {
-            if (header.x & END) return;
-            convolve_any(a, k, done, header, x, residual, p.items[stage], w, s);
+    for (u32 parity = 0;; parity ^= 1) {
+#pragma unroll 1
+        for (int stage = 0; stage < a.stages; stage++) {
+            const u32 offset = stage * p.stage_bytes, done = p.done + 8 * stage;
+            mbar_wait(p.ready + 8 * stage, parity);
+            const uint4 header = shared_load_u32x4(p.headers + stage * (u32)sizeof(item));
+            vector x, residual;
+            load_shared(k.x + offset, k.x + offset + more, x);
+            load_shared(k.residual + offset, k.residual + offset + more, residual);
+            if (header.x & PLAIN) {
+                convolve_plain(a.numbers, a.residual.data != nullptr, k, done, header, x, residual, w, s);
+            } else {
+                if (header.x & END) return;
+                convolve_any(a, k, done, header, x, residual, p.items[stage], w, s);
+            }
         }
-        stage = stage + 1 < a.stages ? stage + 1 : 0;
-        if (stage == 0) parity ^= 1;
     }
 }
 
@@ -442,13 +523,13 @@ DEV void run(const short_conv_args &a)
     const u32 vectors = min(split_vectors, row_bytes / 16 - split * split_vectors);
     const i64 first = (i64)split * split_vectors * CONV_VECTOR;
     const u32 bar = kept_u32(shared_address(bars)); /* else computed again for every row */
-    const pipe p = { shared_address(memory),
+    const pipe p = { shared_address(memory) + CONV_KEPT_BYTES(COLUMNS),
                      bar,
                      bar + 8 * CONV_STAGES,
                      bar + 16 * CONV_STAGES,
                      kept_u32(shared_address(items)),
                      row_bytes,
-                     row_bytes + (a.residual.data ? split_vectors * 16 : 0),
+                     kept_u32(row_bytes + (a.residual.data ? split_vectors * 16 : 0)),
                      items };
     if (tile_begin >= a.num_tokens) return; /* of all threads */
     if (threadIdx.x == 0) {
@@ -481,17 +562,22 @@ DEV void run(const short_conv_args &a)
     }
     if (has_all && threadIdx.x == 0) k.chain_end = (i32)max((i64)0, min((i64)a.dilation, k.end - k.begin));
     __syncthreads(); /* mbarriers are initialised */
-    const u32 num_columns = vectors * CONV_VECTOR, warp = threadIdx.x / 32;
+    const u32 num_columns = vectors * CONV_VECTOR;
+    const u32 warp =
+        __shfl_sync(FULL, threadIdx.x / 32, 0); /* so that the compiler knows: all lanes have the same role */
     if (warp < WARPS) {
-        const bool are_mine = threadIdx.x * COLUMNS < num_columns; /* else as the first thread, without results */
-        const u32 at = are_mine ? threadIdx.x * COLUMNS : 0;
+        const bool are_mine = threadIdx.x * OWN < num_columns; /* else as the first thread, without results */
+        const bool has_more = MORE > 0 && MORE_FIRST + threadIdx.x * MORE < num_columns; /* else those of its vector */
+        const u32 at = are_mine ? threadIdx.x * OWN : 0;
         const u32 x = p.stages + (u32)(first + at) * 2;
         const columns k = { h,
                             first + at,
                             x,
                             a.residual.data ? p.stages + row_bytes + at * 2 : x,
-                            (u8 *)(a.out.data + h * a.out.stream + first + at),
-                            are_mine };
+                            has_more ? MORE_FIRST + threadIdx.x * MORE - at : 0,
+                            at,
+                            are_mine,
+                            has_more };
         convolve(a, p, k);
     } else if (warp == WARPS) {
         load_rows(a, shared_task, p, num_columns, first);
@@ -501,7 +587,7 @@ DEV void run(const short_conv_args &a)
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(CONV_THREADS(CONSUMERS), CONV_SM_BLOCKS(CONSUMERS))
+extern "C" __global__ void __launch_bounds__(CONV_THREADS(COLUMNS), CONV_SM_BLOCKS(COLUMNS))
     short_conv_fwd(const __grid_constant__ short_conv_args a)
 {
 #if __CUDA_ARCH__ >= 900

@@ -33,18 +33,22 @@ TGL_INLINE int64_t conv_ring_row(const short_conv_args *a, int64_t slot, int64_t
 /* Taps that short_conv_fwd and short_conv_fwd_row are compiled for. */
 #define CONV_WALK_TAPS 4
 
-/* short_conv_fwd: threads that have columns, by the number of columns of a row (longer ones are split); columns of each:
- * with 8 a row's steps cost half as much for each column as with 4; warps that add squares: on an H200, 8192 tokens of
- * 4 x 2560 columns take 165 us with 3 and 149 us with 5; threads with those that serve the others; blocks of an SM;
- * stages at most. Their number is a multiple of norm_warps: then a stage has the same warp every time, which has seen all
- * phases of its mbarrier. */
-#define CONV_FEW_CONSUMERS 256
-#define CONV_MANY_CONSUMERS 320
-#define CONV_COLUMNS(consumers) ((consumers) > CONV_FEW_CONSUMERS ? 8 : 4)
-#define CONV_NORM_WARPS(consumers) ((consumers) > CONV_FEW_CONSUMERS ? 5 : 3)
-#define CONV_THREADS(consumers) ((consumers) + 32 + 32 * CONV_NORM_WARPS(consumers))
-#define CONV_SM_BLOCKS(consumers) ((consumers) > CONV_FEW_CONSUMERS ? 1 : 2)
-#define CONV_STAGES 15
+/* short_conv_fwd: threads that have columns; columns of each, by the number of columns of a row (longer ones are split):
+ * 10 are a vector and two more, so that each of an SM's four schedulers has two of the 8 warps; warps that add squares;
+ * threads with those that serve the others; blocks of an SM; stages at most. Their number is a multiple of norm_warps:
+ * then a stage has the same warp every time, which has seen all phases of its mbarrier. On an H200 8192 tokens of
+ * 4 x 2560 columns take 141 us, 149 with 10 warps of 8 columns (two schedulers have three of them), 144 with 5 warps that
+ * add squares, 158 with 3 of these and all weights in registers. */
+#define CONV_CONSUMERS 256
+#define CONV_FEW_COLUMNS 4
+#define CONV_MANY_COLUMNS 10
+#define CONV_NORM_WARPS(columns) ((columns) > CONV_FEW_COLUMNS ? 7 : 3)
+#define CONV_THREADS(columns) (CONV_CONSUMERS + 32 + 32 * CONV_NORM_WARPS(columns))
+#define CONV_SM_BLOCKS(columns) ((columns) > CONV_FEW_COLUMNS ? 1 : 2)
+#define CONV_STAGES 21
+/* Bytes of shared memory for norm_weight and the first tap's weights, which have no room in registers then: 152 us with
+ * norm_weight alone there. */
+#define CONV_KEPT_BYTES(columns) ((columns) > CONV_FEW_COLUMNS ? 6 * 16 * CONV_CONSUMERS : 0)
 
 /* short_conv_fwd_row: threads of a block, a vector of columns each, by the number of columns; tokens of a block at most;
  * bytes of shared memory for weights of so many vectors, with a number for each column; rows for every SM that it has

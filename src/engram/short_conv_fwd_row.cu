@@ -189,16 +189,24 @@ DEV void load_weights(u32 to, const conv_weights &w, i64 first, u32 count)
     for (u32 n = threadIdx.x; n < count; n += blockDim.x) copy_async_16(to + placed(n), from + (u64)n * 16);
 }
 
-/* Piece i of the `pieces` of 8 numbers that a thread has. */
-template <bool IS_BF16> DEV void weights_of(u32 at, u32 i, u32 pieces, float (&to)[CONV_VECTOR])
+/* Number i of the COUNT times 16 bytes that a thread has. */
+template <int COUNT> DEV u32 place_of(u32 at, u32 i)
 {
-    const u32 n = threadIdx.x * pieces + i;
+    if (COUNT & (COUNT - 1)) return at + placed(threadIdx.x * COUNT + i);
+    return (at + placed(threadIdx.x * COUNT)) ^ 16 * i; /* the same in one step: `at` is a multiple of 128 */
+}
+static_assert(CONV_WALK_TAPS <= 4, "COUNT is up to 8");
+
+/* Piece i of the PIECES of 8 numbers that a thread has. */
+template <bool IS_BF16, int PIECES> DEV void weights_of(u32 at, u32 i, float (&to)[CONV_VECTOR])
+{
     if (IS_BF16) {
-        const uint4 some = shared_load_u32x4(at + placed(n));
+        const uint4 some = shared_load_u32x4(place_of<PIECES>(at, i));
 #pragma unroll
         for (int c = 0; c < CONV_VECTOR; c++) to[c] = column(some, c);
     } else {
-        const float4 a = shared_load_f32x4(at + placed(2 * n)), b = shared_load_f32x4(at + placed(2 * n + 1));
+        const float4 a = shared_load_f32x4(place_of<2 * PIECES>(at, 2 * i));
+        const float4 b = shared_load_f32x4(place_of<2 * PIECES>(at, 2 * i + 1));
         to[0] = a.x, to[1] = a.y, to[2] = a.z, to[3] = a.w, to[4] = b.x, to[5] = b.y, to[6] = b.z, to[7] = b.w;
     }
 }
@@ -224,31 +232,29 @@ DEV void load_own(const row &k, i64 t, int n)
         copy_async_16(own_residual(k, n), residual.data + t * residual.token + k.h * residual.stream + k.column);
 }
 
-template <bool IS_BF16> DEV void add_taps(u32 weights, const uint4 (&tap)[KERNEL_SIZE], float (&z)[CONV_VECTOR])
+/* Of N tokens, which share the weights. */
+template <bool IS_BF16, int N>
+DEV void add_taps(u32 weights, const uint4 (&tap)[N][KERNEL_SIZE], float (&z)[N][CONV_VECTOR])
 {
 #pragma unroll
-    for (int n = 0; n < KERNEL_SIZE; n++) { /* weights are in the order of columns, then taps */
+    for (int i = 0; i < KERNEL_SIZE; i++) { /* weights are in the order of columns, then taps */
         float some[CONV_VECTOR];
-        weights_of<IS_BF16>(weights, n, KERNEL_SIZE, some);
+        weights_of<IS_BF16, KERNEL_SIZE>(weights, i, some);
 #pragma unroll
         for (int m = 0; m < CONV_VECTOR; m++) {
-            const int c = (n * CONV_VECTOR + m) / KERNEL_SIZE, j = (n * CONV_VECTOR + m) % KERNEL_SIZE;
-            z[c] = fmaf(some[m], column(tap[j], c), z[c]);
+            const int c = (i * CONV_VECTOR + m) / KERNEL_SIZE, j = (i * CONV_VECTOR + m) % KERNEL_SIZE;
+#pragma unroll
+            for (int n = 0; n < N; n++) z[n][c] = fmaf(some[m], column(tap[n][j], c), z[n][c]);
         }
     }
 }
 
-/* Of token `number` of the block, lane number * KERNEL_SIZE + j has the rstd of row j. */
-DEV void run_row(const row &k, const work &of, int number, float rstds, uint4 (&tap)[KERNEL_SIZE])
+/* Of token `number` of the block the rows that taps reach, normed, its rstd and its entry of the ring. Lane
+ * number * KERNEL_SIZE + j has the rstd of row j. */
+DEV void norm_rows(const row &k, const work &of, int number, float rstds, const float (&norm)[CONV_VECTOR],
+                   uint4 (&tap)[KERNEL_SIZE])
 {
     const short_conv_args &a = k.a;
-    float norm[CONV_VECTOR] = {};
-    if (k.has_columns) {
-        if (a.norm.is_bf16) weights_of<true>(k.norm, 0, 1, norm);
-        else weights_of<false>(k.norm, 0, 1, norm);
-    }
-#pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) norm[i] = conv_norm_weight(&a.numbers, norm[i]);
 #pragma unroll
     for (int j = 0; j < KERNEL_SIZE; j++) {
         const float rstd = __shfl_sync(FULL, rstds, number * KERNEL_SIZE + j);
@@ -256,18 +262,16 @@ DEV void run_row(const row &k, const work &of, int number, float rstds, uint4 (&
         if (j == LAST && a.rstd && of.out && threadIdx.x == 0)
             a.rstd[of.token * a.num_streams + k.h] = of.is_alive ? tgl_one_nan(rstd) : 0;
     }
-    if (!k.has_columns) return;
-    if (of.entry) store_u32x4(of.entry + k.column, tap[LAST]);
-    if (!of.out) return;
+    if (of.entry && k.has_columns) store_u32x4(of.entry + k.column, tap[LAST]);
+}
+
+DEV void put_result(const row &k, const work &of, int number, const float (&z)[CONV_VECTOR])
+{
+    const short_conv_args &a = k.a;
     uint4 out = make_uint4(0, 0, 0, 0);
     if (a.residual.data) out = shared_load_u32x4(own_residual(k, number));
-    if (of.is_alive) {
-        float z[CONV_VECTOR] = {};
-        if (a.bias.data) load_vector(a.bias, (i64)k.h * a.hidden + k.column, z);
-        if (a.conv.is_bf16) add_taps<true>(k.conv, tap, z);
-        else add_taps<false>(k.conv, tap, z);
+    if (of.is_alive)
         out = result_of(a.numbers, z, shared_load_u32x4(own_x(k, number)), a.residual.data, out, ROUND_EACH);
-    }
     store_u32x4(of.out + k.column, out);
 }
 
@@ -280,6 +284,7 @@ template <int N> DEV void run_rows(const row &k, const work *works)
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int j = 0; j < LAST; j++) tap[n][j] = load_columns(k, works[n].tap[j]);
+    __syncthreads();      /* only so that ptxas does not move half of these loads behind the next line, which waits */
     copy_async_wait<0>(); /* own rows and weights */
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -302,8 +307,23 @@ template <int N> DEV void run_rows(const row &k, const work *works)
         for (int i = 0; i < warps; i++) total += k.groups[lane * GROUPS + i];
     }
     const float rstds = conv_rstd(&k.a.numbers, total); /* lane n * KERNEL_SIZE + j has that of row j of token n */
+    const short_conv_args &a = k.a;
+    float norm[CONV_VECTOR] = {}, z[N][CONV_VECTOR] = {};
+    if (k.has_columns) {
+        if (a.norm.is_bf16) weights_of<true, 1>(k.norm, 0, norm);
+        else weights_of<false, 1>(k.norm, 0, norm);
+    }
 #pragma unroll
-    for (int i = 0; i < N; i++) run_row(k, works[i], i, rstds, tap[i]);
+    for (int i = 0; i < CONV_VECTOR; i++) norm[i] = conv_norm_weight(&a.numbers, norm[i]);
+#pragma unroll
+    for (int i = 0; i < N; i++) norm_rows(k, works[i], i, rstds, norm, tap[i]);
+    if (!k.has_columns || !works[0].out) return; /* all of a block have results, or none has */
+#pragma unroll
+    for (int i = 0; i < N && a.bias.data; i++) load_vector(a.bias, (i64)k.h * a.hidden + k.column, z[i]);
+    if (a.conv.is_bf16) add_taps<true>(k.conv, tap, z);
+    else add_taps<false>(k.conv, tap, z);
+#pragma unroll
+    for (int i = 0; i < N; i++) put_result(k, works[i], i, z[i]);
 }
 
 /* A token and those that a block has besides, one after the other; if it is_plain, it is described and loaded. */

@@ -7,6 +7,22 @@
 #include "device/vector.cuh"
 #include "engram/common/short_conv.h"
 
+/* 8 columns of a row, and two that are elsewhere in it. */
+struct vector_and_pair {
+    uint4 vector;
+    u32 pair;
+};
+DEV float column(const vector_and_pair &v, int i)
+{
+    if (i < CONV_VECTOR) return column(v.vector, i);
+    return __uint_as_float(i % 2 ? v.pair & 0xffff0000u : v.pair << 16);
+}
+DEV vector_and_pair pack(const float (&c)[CONV_VECTOR + 2])
+{
+    const float vector[] = { c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7] };
+    return { pack(vector), pack_bf16(c[8], c[9]) };
+}
+
 /* 1 / d, rounded to nearest: d is between 1 and 2^116 (quant/common/swiglu.cuh says why that is so). */
 DEV float reciprocal(float d)
 {
@@ -63,28 +79,38 @@ DEV float add_halves(float first, float second, int half)
     return (is_first ? first : second) + __shfl_xor_sync(FULL, is_first ? second : first, half);
 }
 
-/* The squares of a row in shared memory, by a warp, in all lanes. Four groups at a time: they end up in lanes 0, 16, 8
- * and 24. Groups past the last one add 0. */
+/* The squares of a row in shared memory, by a warp, in all lanes. Ten groups at a time, so many as 2560 columns have,
+ * share the steps of their trees; groups past the last one add 0. */
 DEV float squares_of_row(u32 row, int vectors)
 {
+    enum { GROUPS = 10 };
     const int lane = threadIdx.x % 32;
     float total = 0;
 #pragma unroll 1
-    for (int first = 0; first < vectors; first += 4 * CONV_GROUP) {
-        uint4 x[4];
-        float v[4];
+    for (int first = 0; first < vectors; first += GROUPS * CONV_GROUP) {
+        float v[GROUPS] = {};
+        if (first + GROUPS * CONV_GROUP <= vectors) {
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            x[j] = shared_load_u32x4(row + 16 * min(first + j * CONV_GROUP + lane, vectors - 1));
+            for (int g = 0; g < GROUPS; g++)
+                v[g] = squares_of(shared_load_u32x4(row + 16 * (first + g * CONV_GROUP + lane)));
+        } else {
 #pragma unroll
-        for (int j = 0; j < 4; j++) v[j] = first + j * CONV_GROUP + lane < vectors ? squares_of(x[j]) : 0.0f;
-        float sum = add_halves(add_halves(v[0], v[1], 16), add_halves(v[2], v[3], 16), 8);
+            for (int g = 0; g < GROUPS; g++) {
+                const int at = first + g * CONV_GROUP + lane;
+                if (first + g * CONV_GROUP >= vectors) break;
+                const uint4 x = shared_load_u32x4(row + 16 * min(at, vectors - 1));
+                v[g] = at < vectors ? squares_of(x) : 0.0f;
+            }
+        }
+        /* in lanes whose bits, the highest first, are the bits of g, the lowest first */
 #pragma unroll
-        for (int half = 4; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
-        total += __shfl_sync(FULL, sum, 0);
-        total += __shfl_sync(FULL, sum, 16);
-        total += __shfl_sync(FULL, sum, 8);
-        total += __shfl_sync(FULL, sum, 24);
+        for (int i = 0; i < 5; i++) v[i] = add_halves(v[2 * i], v[2 * i + 1], 16);
+        v[0] = add_halves(v[0], v[1], 8), v[1] = add_halves(v[2], v[3], 8), v[2] = add_halves(v[4], 0, 8);
+        float sum = add_halves(add_halves(v[0], v[1], 4), add_halves(v[2], 0, 4), 2);
+        sum += __shfl_xor_sync(FULL, sum, 1);
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++)
+            total += __shfl_sync(FULL, sum, (g & 1) * 16 + (g >> 1 & 1) * 8 + (g >> 2 & 1) * 4 + (g >> 3 & 1) * 2);
     }
     return total;
 }
