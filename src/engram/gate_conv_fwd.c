@@ -208,13 +208,18 @@ enum { CHAIN, ANY, NUM_KERNELS };
 
 static int parts_of(const problem *p)
 {
-    return p->hidden <= GATE_CONV_MANY * CONV_VECTOR ? 1 : p->hidden <= 2 * GATE_CONV_WIDE * CONV_VECTOR ? 2 : 4;
+    if (p->hidden <= GATE_CONV_MANY * GATE_CONV_MORE_COLUMNS) return 1;
+    return p->hidden <= 2 * GATE_CONV_WIDE * CONV_VECTOR ? 2 : 4;
 }
 static int threads_of(const problem *p)
 {
     if (p->hidden <= GATE_CONV_FEW * CONV_VECTOR) return GATE_CONV_FEW;
-    if (p->hidden <= 2 * GATE_CONV_MANY * CONV_VECTOR) return GATE_CONV_MANY;
-    return parts_of(p) > 2 ? GATE_CONV_QUARTER : GATE_CONV_WIDE;
+    if (parts_of(p) != 2) return GATE_CONV_MANY;
+    return p->hidden <= 2 * GATE_CONV_HALF * CONV_VECTOR ? GATE_CONV_HALF : GATE_CONV_WIDE;
+}
+static int columns_of(const problem *p)
+{
+    return threads_of(p) == GATE_CONV_MANY && parts_of(p) == 1 ? GATE_CONV_MORE_COLUMNS : CONV_VECTOR;
 }
 
 static int plan(const void *context, tgl_kernel *kernels)
@@ -222,8 +227,9 @@ static int plan(const void *context, tgl_kernel *kernels)
     const problem *p = context;
     const bool is_fit = p->hidden % CONV_VECTOR == 0 && p->hidden <= GATE_CONV_COLUMNS &&
                         p->kernel_size == GATE_CONV_TAPS && p->dilation <= GATE_CONV_DILATION && !p->rounds_each;
-    kernels[CHAIN] = (tgl_kernel){ is_fit ? "engram/gate_conv_fwd" : NULL,
-                                   { { "CONV_THREADS", threads_of(p) }, { "PARTS", parts_of(p) } } };
+    kernels[CHAIN] =
+        (tgl_kernel){ is_fit ? "engram/gate_conv_fwd" : NULL,
+                      { { "CONV_THREADS", threads_of(p) }, { "COLUMNS", columns_of(p) }, { "PARTS", parts_of(p) } } };
     kernels[ANY] = (tgl_kernel){ "engram/gate_conv_fwd_any", { { "ROUND_EACH", p->rounds_each } } };
     return NUM_KERNELS;
 }
@@ -232,7 +238,10 @@ static int64_t stage_bytes(const problem *p)
 {
     return 3 * gate_conv_pitch(p->hidden, parts_of(p)) + GATE_CONV_TOLD(parts_of(p));
 }
-static int64_t weight_bytes(const problem *p) { return gate_conv_weight_bytes(p->hidden, threads_of(p), parts_of(p)); }
+static int64_t weight_bytes(const problem *p)
+{
+    return gate_conv_weight_bytes(p->hidden, threads_of(p), columns_of(p), parts_of(p));
+}
 
 /* Rows in flight that there is room for; of these as many find their gates as there are warps for. */
 static int64_t room_of(const problem *p, const tgl_target *target)
@@ -241,7 +250,7 @@ static int64_t room_of(const problem *p, const tgl_target *target)
     return tgl_min((room - weight_bytes(p)) / stage_bytes(p), GATE_CONV_STAGES);
 }
 /* Stages are a multiple of these warps: a row can be asked for before the first of those on their way has arrived. */
-_Static_assert(GATE_CONV_WARPS(GATE_CONV_QUARTER) > GATE_CONV_AHEAD, "rows on their way");
+_Static_assert(GATE_CONV_WARPS(GATE_CONV_MANY, CONV_VECTOR) > GATE_CONV_AHEAD, "rows on their way");
 
 static bool can_chain(const void *context, const tgl_target *target)
 {
@@ -265,11 +274,13 @@ static tgl_shape chain_shape(void *context, const tgl_target *target)
     const int64_t at_once = tgl_max(1, parts > 2 ? clusters - tgl_ceil_div(clusters, 8) : clusters);
     const int64_t waves = tgl_ceil_div(tgl_ceil_div(rows, GATE_CONV_ROWS) * of_tile, at_once);
     p->tile_rows = (int32_t)tgl_ceil_div(rows, tgl_max(1, waves * at_once / of_tile));
-    const int64_t room = room_of(p, target), warps = GATE_CONV_WARPS(threads);
+    const int64_t room = room_of(p, target), warps = GATE_CONV_WARPS(threads, columns_of(p));
     p->gate_rows = (int32_t)tgl_min(warps, room);
     p->stages = (int32_t)(room - room % p->gate_rows);
     const int64_t blocks = tgl_ceil_div(rows, p->tile_rows) * of_tile * parts;
-    tgl_shape made = { { blocks }, .cluster = parts > 1 ? parts : 0, .block = GATE_CONV_THREADS(threads) };
+    tgl_shape made = { { blocks },
+                       .cluster = parts > 1 ? parts : 0,
+                       .block = GATE_CONV_THREADS(threads, columns_of(p)) };
     made.shared_bytes = weight_bytes(p) + p->stages * stage_bytes(p);
     return tgl_shape_with(made, p, sizeof *p);
 }

@@ -3,15 +3,15 @@
  * what a tap reaches back to is in the same chain.
  *   computes  as tegula/engram.h says, sums in the orders of common/gate.h and common/short_conv.h
  *   launch    grid tiles of tile_rows * dilation tokens * chains * num_streams * PARTS (block b: part b % PARTS of a
- *             cluster, whose stream is the next digit), block GATE_CONV_THREADS(CONV_THREADS), dynamic shared memory of
+ *             cluster, whose stream is the next digit), block GATE_CONV_THREADS(CONV_THREADS, COLUMNS), dynamic shared memory of
  *             the part's weights of the gate (f32), some of the others (KEEPS_SOME), and `stages` rows of x, k and v
  *   moves     6 bytes per element of x, 2 of v, once each from memory, and x, k and v of the rows that a tile reaches
  *             back to; from L2 v again for every stream
- *   macros    CONV_THREADS that convolve: GATE_CONV_FEW, _QUARTER, _MANY, _WIDE; PARTS 1, 2, 4 of a row
+ *   macros    CONV_THREADS that convolve: GATE_CONV_FEW, _MANY, _HALF, _WIDE; COLUMNS of each; PARTS 1, 2, 4 of a row
  *
  * Three kinds of warps pass rows on. One warp has copies bring x, k and v of a token into a stage. Of others each
  * takes a row: it adds up its sums, replaces v by the gated value, and finds its rstd; a row's numbers are computed once,
- * not by every thread. The CONV_THREADS others have the same 8 columns of all tokens: weights
+ * not by every thread. The CONV_THREADS others have the same COLUMNS of all tokens: weights
  * stay in registers, and so do the sums that later tokens of the chain begin with. With rows a of the chain,
  *     z = fma(w[3], a, s[0]);  s[0] = fma(w[2], a, s[1]);  s[1] = fma(w[1], a, s[2]);  s[2] = fma(w[0], a, bias)
  * adds the taps of every token in ascending order, and nothing has to be kept or unpacked again. None of these threads
@@ -32,21 +32,25 @@
 #include "engram/common/requests.cuh"
 #include "engram/common/short_conv.cuh"
 
-static_assert(CONV_THREADS == GATE_CONV_FEW || CONV_THREADS == GATE_CONV_QUARTER || CONV_THREADS == GATE_CONV_MANY ||
+static_assert(CONV_THREADS == GATE_CONV_FEW || CONV_THREADS == GATE_CONV_MANY || CONV_THREADS == GATE_CONV_HALF ||
                   CONV_THREADS == GATE_CONV_WIDE,
               "CONV_THREADS is one of four");
+static_assert(COLUMNS == CONV_VECTOR || (COLUMNS == GATE_CONV_MORE_COLUMNS && CONV_THREADS == GATE_CONV_MANY),
+              "COLUMNS is 8, or 10");
 static_assert(PARTS == 1 || PARTS == 2 || PARTS == 4, "PARTS is 1, 2 or 4");
 
 #if __CUDA_ARCH__ >= 900
 enum {
-    GATE_WARPS = GATE_CONV_WARPS(CONV_THREADS),
+    GATE_WARPS = GATE_CONV_WARPS(CONV_THREADS, COLUMNS),
     CONV_WARPS = CONV_THREADS / 32,
     ALL_GROUPS = GATE_CONV_GROUPS,
     GROUPS = ALL_GROUPS / PARTS,
     SLOTS = GATE_SLOTS / PARTS, /* of the gate's sums */
-    KEEPS_SOME = GATE_CONV_KEEPS_SOME(CONV_THREADS),
-    SPAN = GATE_CONV_SPAN / PARTS,      /* vectors of a part that follow each other */
-    FIRST_CONV = 32 * (GATE_WARPS + 1), /* warps: those that find gates, the one that loads, those that convolve */
+    KEEPS_SOME = GATE_CONV_KEEPS_SOME(CONV_THREADS, COLUMNS),
+    MORE = COLUMNS - CONV_VECTOR,            /* columns of a thread besides its vector: 2, or none */
+    MORE_FIRST = CONV_THREADS * CONV_VECTOR, /* of the part's columns the first that is not in a vector */
+    SPAN = GATE_CONV_SPAN / PARTS,           /* vectors of a part that follow each other */
+    FIRST_CONV = 32 * (GATE_WARPS + 1),      /* warps: those that find gates, the one that loads, those that convolve */
     TAPS = GATE_CONV_TAPS,
     PAST_ROWS = TAPS - 1,
     TOKENS = GATE_CONV_ROWS + 2 * PAST_ROWS
@@ -90,7 +94,8 @@ struct walk {
     const gate_conv_args &a;
     const token *tokens;
     const i64 &num_items; /* in shared memory, as tokens are */
-    const extent &rows;   /* there, too, if it KEEPS_SOME; in registers otherwise: 8192 x 5120 took 586 us, not 533 */
+    const extent
+        &rows; /* there, too, if threads are GATE_CONV_WIDE; in registers otherwise: 8192 x 5120 took 586 us, not 533 */
     i64 base;
     i32 h, dilation;
     i32 tile_end;               /* the tile's own rows are PAST_ROWS .. tile_end - 1 */
@@ -540,63 +545,118 @@ DEV void find_gates(const walk &k, int number, float *sums)
 
 /* ---- the warps that convolve ---- */
 
+/* The columns of a thread. */
+template <int COUNT> struct vector_of { typedef uint4 type; };
+template <> struct vector_of<CONV_VECTOR + 2> { typedef vector_and_pair type; };
+typedef vector_of<COLUMNS>::type vector;
+
+/* Of those behind its vector the first is `more` columns after the vector's first, and more_bytes in a stage. */
 struct columns {
-    i32 first;
-    bool are_there;
-    u32 at, kept; /* shared memory: its vector in the first stage; the weights that are there, if it KEEPS_SOME */
-    float norm[CONV_VECTOR], conv[TAPS][CONV_VECTOR], sums[PAST_ROWS][CONV_VECTOR];
+    i32 first, more;
+    bool are_there, has_more;
+    u32 at, more_bytes, kept; /* shared memory: its vector in the first stage; the weights that are there */
+    float norm[COLUMNS], conv[TAPS][COLUMNS], sums[PAST_ROWS][COLUMNS];
 };
+
+/* Those that are there, to or from a row at the first of them. */
+DEV void store(const columns &of, u16 *to, const uint4 &v)
+{
+    if (of.are_there) store_u32x4(to, v);
+}
+DEV void store(const columns &of, u16 *to, const vector_and_pair &v)
+{
+    if (of.are_there) store_u32x4(to, v.vector);
+    if (of.has_more) *(u32 *)(to + of.more) = v.pair;
+}
+DEV void load(const columns &of, const u16 *from, uint4 &v)
+{
+    if (of.are_there) v = *(const uint4 *)from;
+}
+DEV void load(const columns &of, const u16 *from, vector_and_pair &v)
+{
+    if (of.are_there) v.vector = *(const uint4 *)from;
+    if (of.has_more) v.pair = *(const u32 *)(from + of.more);
+}
+/* From a stage. */
+DEV void load_shared(const columns &, u32 from, uint4 &v) { v = shared_load_u32x4(from); }
+DEV void load_shared(const columns &of, u32 from, vector_and_pair &v)
+{
+    v = { shared_load_u32x4(from), shared_load_u32(from + of.more_bytes) };
+}
 
 /* Weights that are in shared memory if it KEEPS_SOME: of the norm, of the first tap. */
 enum { NORM, FIRST_TAP };
-DEV void keep(const columns &of, int number, const float (&w)[CONV_VECTOR])
+DEV u32 kept_at(const columns &of, int number) { return of.kept + 4 * COLUMNS * CONV_THREADS * number; }
+DEV void keep(const columns &of, int number, const float (&w)[COLUMNS])
 {
-    const u32 to = of.kept + 2 * number * 16 * CONV_THREADS;
+    const u32 to = kept_at(of, number) + 16 * (threadIdx.x - FIRST_CONV);
     store_floats(to, w[0], w[1], w[2], w[3]);
     store_floats(to + 16 * CONV_THREADS, w[4], w[5], w[6], w[7]);
+#pragma unroll
+    for (int i = CONV_VECTOR; i < COLUMNS; i++)
+        shared_store_f32(kept_at(of, number) + 4 * (i * CONV_THREADS + threadIdx.x - FIRST_CONV), w[i]);
 }
-DEV void load_kept(const columns &of, int number, const float (&in_registers)[CONV_VECTOR], float (&w)[CONV_VECTOR])
+DEV void load_kept(const columns &of, int number, const float (&in_registers)[COLUMNS], float (&w)[COLUMNS])
 {
     if (KEEPS_SOME) {
-        const u32 from = of.kept + 2 * number * 16 * CONV_THREADS;
+        const u32 from = kept_at(of, number) + 16 * (threadIdx.x - FIRST_CONV);
         const float4 low = shared_load_f32x4(from), high = shared_load_f32x4(from + 16 * CONV_THREADS);
         w[0] = low.x, w[1] = low.y, w[2] = low.z, w[3] = low.w, w[4] = high.x, w[5] = high.y, w[6] = high.z,
         w[7] = high.w;
+#pragma unroll
+        for (int i = CONV_VECTOR; i < COLUMNS; i++)
+            w[i] = shared_load_f32(kept_at(of, number) + 4 * (i * CONV_THREADS + threadIdx.x - FIRST_CONV));
     } else {
 #pragma unroll
-        for (int i = 0; i < CONV_VECTOR; i++) w[i] = in_registers[i];
+        for (int i = 0; i < COLUMNS; i++) w[i] = in_registers[i];
     }
+}
+
+/* Numbers of its columns, the first at `at`. */
+DEV void load_numbers(const conv_weights &w, const columns &of, i64 at, float (&to)[COLUMNS])
+{
+    float own[CONV_VECTOR];
+    load_vector(w, at, own);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++)
+        to[i] = i < CONV_VECTOR ? own[i] : conv_weight_at(&w, at + of.more + i - CONV_VECTOR);
 }
 
 DEV void load_weights(const gate_conv_args &a, i64 h, columns &of)
 {
-    load_norm(a.norm, a.numbers, h, of.first, of.norm);
+    const i64 channel = h * a.hidden + of.first;
+    load_numbers(a.norm, of, h * a.norm.stride + of.first, of.norm);
+#pragma unroll
+    for (int i = 0; i < COLUMNS; i++) of.norm[i] = conv_norm_weight(&a.numbers, of.norm[i]);
 #pragma unroll
     for (int v = 0; v < TAPS; v++) {
         float some[CONV_VECTOR];
-        load_vector(a.conv, (h * a.hidden + of.first) * TAPS + v * CONV_VECTOR, some);
+        load_vector(a.conv, channel * TAPS + v * CONV_VECTOR, some);
 #pragma unroll
         for (int i = 0; i < CONV_VECTOR; i++) {
             const int n = v * CONV_VECTOR + i;
             of.conv[n % TAPS][n / TAPS] = some[i];
         }
+#pragma unroll
+        for (int i = CONV_VECTOR; i < COLUMNS; i++)
+            of.conv[v][i] = conv_weight_at(&a.conv, (channel + of.more + i - CONV_VECTOR) * TAPS + v);
     }
 }
 
-DEV uint4 normed(const columns &of, const uint4 &gv, float rstd)
+DEV vector normed(const columns &of, const vector &gv, float rstd)
 {
-    float norm[CONV_VECTOR];
+    float norm[COLUMNS];
     load_kept(of, NORM, of.norm, norm);
     return normed(gv, rstd, norm);
 }
 
 /* The next row of the chain -> what it is convolved to, before SiLU. */
-DEV void add_row(columns &of, const uint4 &row, const float (&bias)[CONV_VECTOR], float (&z)[CONV_VECTOR])
+DEV void add_row(columns &of, const vector &row, const float (&bias)[COLUMNS], float (&z)[COLUMNS])
 {
-    float first[CONV_VECTOR];
+    float first[COLUMNS];
     load_kept(of, FIRST_TAP, of.conv[0], first);
 #pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++) {
+    for (int i = 0; i < COLUMNS; i++) {
         const float v = column(row, i);
         z[i] = fmaf(of.conv[TAPS - 1][i], v, of.sums[0][i]);
         of.sums[0][i] = fmaf(of.conv[2][i], v, of.sums[1][i]);
@@ -606,22 +666,24 @@ DEV void add_row(columns &of, const uint4 &row, const float (&bias)[CONV_VECTOR]
 }
 static_assert(TAPS == 4, "add_row() has so many sums");
 
-DEV void store_ring(const walk &k, const columns &of, const token &t, i64 number, const uint4 &v) /* in the chunk */
+DEV void store_ring(const walk &k, const columns &of, const token &t, i64 number, const vector &v) /* in the chunk */
 {
     const i64 entry = tgl_ring_entry(&k.a.requests, t.start + number);
-    if (of.are_there) store_u32x4(k.a.ring + gate_conv_ring_row(&k.a, t.slot, entry, k.h) + of.first, v);
+    store(of, k.a.ring + gate_conv_ring_row(&k.a, t.slot, entry, k.h) + of.first, v);
 }
 
 /* A row that is PLAIN: there is one before it in its chain, SiLU and a residual, and no bias. */
-DEV uint4 convolve_plain(columns &of, u32 from, u32 pitch, float rstd)
+DEV vector convolve_plain(columns &of, u32 from, u32 pitch, float rstd)
 {
-    const uint4 x = shared_load_u32x4(from), gv = shared_load_u32x4(from + 2 * pitch), own = normed(of, gv, rstd);
+    vector x, gv;
+    load_shared(of, from + 2 * pitch, gv);
+    load_shared(of, from, x);
     const conv_numbers n = { 0, 0, 0, 1, 1 };
-    const float no_bias[CONV_VECTOR] = {};
-    float z[CONV_VECTOR], out[CONV_VECTOR];
-    add_row(of, own, no_bias, z);
+    const float no_bias[COLUMNS] = {};
+    float z[COLUMNS], out[COLUMNS];
+    add_row(of, normed(of, gv, rstd), no_bias, z);
 #pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++)
+    for (int i = 0; i < COLUMNS; i++)
         out[i] = conv_result(&n, z[i], reciprocal(conv_sigmoid_divisor(z[i])), column(gv, i), 1, column(x, i), 0);
     return pack(out);
 }
@@ -632,27 +694,29 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
     const gate_conv_args &a = k.a;
     const token &t = k.tokens[n];
     const bool is_alive = t.state & ALIVE;
-    const uint4 none = make_uint4(0, 0, 0, 0);
-    const uint4 gv = shared_load_u32x4(from + 2 * k.pitch), own = is_alive ? normed(of, gv, rstd) : none;
-    float bias[CONV_VECTOR] = {}, made[CONV_VECTOR];
-    if (a.bias.data && of.are_there) load_vector(a.bias, k.h * a.hidden + of.first, bias);
+    const vector none = {};
+    vector gv, own = none;
+    load_shared(of, from + 2 * k.pitch, gv);
+    if (is_alive) own = normed(of, gv, rstd);
+    float bias[COLUMNS] = {}, made[COLUMNS];
+    if (a.bias.data && of.are_there) load_numbers(a.bias, of, k.h * a.hidden + of.first, bias);
 #pragma unroll 1
     for (int j = 0; j < PAST_ROWS && t.depth < k.dilation; j++) { /* its chunk's first */
         const i32 before = (PAST_ROWS - j) * k.dilation - t.depth;
-        uint4 past = none;
+        vector past = none;
         /* no result of the block reaches further back than PAST_ROWS before it; other blocks may write there by now */
-        if (before <= t.reach && of.are_there && k.rows.begin - n < PAST_ROWS)
-            past = *(const uint4 *)(past_row(k, t, before) + of.first);
+        if (before <= t.reach && k.rows.begin - n < PAST_ROWS) load(of, past_row(k, t, before) + of.first, past);
         add_row(of, past, bias, made);
     }
     add_row(of, own, bias, made);
     if (n < k.rows.begin) return;
-    const uint4 x = shared_load_u32x4(from);
+    vector x;
+    load_shared(of, from, x);
 #pragma unroll
-    for (int i = 0; i < CONV_VECTOR; i++)
+    for (int i = 0; i < COLUMNS; i++)
         made[i] = conv_result(&a.numbers, made[i], reciprocal(conv_sigmoid_divisor(made[i])), column(gv, i),
                               a.has_residual, column(x, i), 0);
-    if (of.are_there) store_u32x4(out, is_alive ? pack(made) : a.has_residual ? x : none);
+    store(of, out, is_alive ? pack(made) : a.has_residual ? x : none);
     if (t.state & WRITES) store_ring(k, of, t, t.depth, own); /* which this row may have read */
 }
 
@@ -662,12 +726,18 @@ DEV void convolve_rows(const walk &k)
     const gate_conv_args &a = k.a;
     const u32 bytes = kept_u32(stage_bytes(k)),
               number = threadIdx.x - FIRST_CONV; /* else computed again for every row */
-    const bool are_there = number < k.count;
+    const u32 more = MORE_FIRST + number * MORE; /* of the part's columns; else those of its vector */
+    const bool are_there = number < k.count, has_more = MORE > 0 && more < k.count * CONV_VECTOR;
     const u32 at = k.stages + (are_there ? number * 16 : 0);
-    columns of = { (i32)(vector_at(k, number) * CONV_VECTOR),
+    const i32 first = (i32)(vector_at(k, number) * CONV_VECTOR);
+    const i32 more_at = (i32)(vector_at(k, more / CONV_VECTOR) * CONV_VECTOR + more % CONV_VECTOR);
+    columns of = { first,
+                   has_more ? more_at - first : 0,
                    are_there,
-                   KEEPS_SOME ? at : kept_u32(at),
-                   k.weights + 32 * (u32)gate_conv_vectors(a.hidden, PARTS, 0) + number * 16,
+                   has_more,
+                   CONV_THREADS == GATE_CONV_WIDE ? at : kept_u32(at),
+                   has_more ? 2 * (more - number * CONV_VECTOR) : 0,
+                   k.weights + 32 * (u32)gate_conv_vectors(a.hidden, PARTS, 0),
                    {},
                    {},
                    {} };
@@ -683,8 +753,7 @@ DEV void convolve_rows(const walk &k)
         mbar_wait(mark + GATED, parity);
         const float rstd = shared_load_f32(mark + RSTD);
         if (state & PLAIN) {
-            const uint4 made = convolve_plain(of, from, k.pitch, rstd);
-            if (of.are_there) store_u32x4(out, made);
+            store(of, out, convolve_plain(of, from, k.pitch, rstd));
         } else {
             convolve(k, of, n, from, rstd, out);
         }
@@ -700,13 +769,14 @@ DEV void convolve_rows(const walk &k)
         const item it = late_item(k, i, late);
         const u32 mark = mark_at(k, stage), from = of.at + (u32)stage * bytes;
         mbar_wait(mark + GATED, parity);
-        const uint4 gv = shared_load_u32x4(from + 2 * k.pitch);
+        vector gv;
+        load_shared(of, from + 2 * k.pitch, gv);
         const float rstd = shared_load_f32(mark + RSTD);
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbar_arrive(mark + FREED);
         if (it.state & WRITES)
             store_ring(k, of, k.tokens[it.n], it.t - chunk_of(k, it.n),
-                       it.state & ALIVE ? normed(of, gv, rstd) : make_uint4(0, 0, 0, 0));
+                       it.state & ALIVE ? normed(of, gv, rstd) : vector{});
         stage = stage + 1 < a.stages ? stage + 1 : 0;
         if (stage == 0) parity ^= 1;
     }
@@ -719,7 +789,7 @@ DEV void fill_weights(const walk &k)
 {
     const u32 count = k.count, thread = threadIdx.x;
 #pragma unroll 1
-    for (u32 c = thread; c < 2 * count; c += GATE_CONV_THREADS(CONV_THREADS)) {
+    for (u32 c = thread; c < 2 * count; c += GATE_CONV_THREADS(CONV_THREADS, COLUMNS)) {
         const u32 vector = c < count ? c : c - count;
         const i64 at = (i64)vector_at(k, vector) * GATE_VECTOR + (c < count ? 0 : 4);
         float w[4];
@@ -730,17 +800,23 @@ DEV void fill_weights(const walk &k)
     }
 }
 
+typedef request_scratch<GATE_CONV_THREADS(CONV_THREADS, COLUMNS)> place_scratch;
+static_assert(TOKENS * sizeof(token) + GATE_CONV_STAGES * MARK_BYTES + GATE_WARPS * 3 * GROUPS * 4 +
+                      sizeof(place_scratch) + sizeof(i64) + sizeof(extent) + 6 * 16 <=
+                  GATE_CONV_STATIC,
+              "shared memory of run(), each to a multiple of 16");
+
 DEV void run(const gate_conv_args &a)
 {
     SHARED_DYNAMIC(memory, 128);
     SHARED(token[TOKENS], tokens);
     SHARED(u64[GATE_CONV_STAGES * MARK_BYTES / 8], marks);
     SHARED(float[GATE_WARPS * 3 * GROUPS], sums);
-    SHARED(request_scratch<GATE_CONV_THREADS(CONV_THREADS)>, scratch);
+    SHARED(place_scratch, scratch);
     SHARED(i64, num_items);
     SHARED(extent, shared_rows);
     extent rows = {};
-    const int tid = (int)threadIdx.x, warp = tid / 32, threads = GATE_CONV_THREADS(CONV_THREADS);
+    const int tid = (int)threadIdx.x, threads = GATE_CONV_THREADS(CONV_THREADS, COLUMNS);
     const i64 cluster = blockIdx.x / PARTS, of_stream = cluster / a.num_streams, tile = of_stream / a.dilation;
     const i64 chain = of_stream - tile * a.dilation;
     const i64 tile_begin = (tile * a.tile_rows) * a.dilation + chain;
@@ -753,13 +829,13 @@ DEV void run(const gate_conv_args &a)
     const walk k = { a,
                      tokens,
                      num_items,
-                     KEEPS_SOME ? shared_rows : rows,
+                     CONV_THREADS == GATE_CONV_WIDE ? shared_rows : rows,
                      tile_begin - PAST_ROWS * (i64)a.dilation,
                      (i32)(cluster - of_stream * a.num_streams),
                      a.dilation,
                      PAST_ROWS + tile_rows,
                      from,
-                     from + (u32)gate_conv_weight_bytes(a.hidden, CONV_THREADS, PARTS),
+                     from + (u32)gate_conv_weight_bytes(a.hidden, CONV_THREADS, COLUMNS, PARTS),
                      kept_u32(shared_address(marks)),
                      part,
                      (u32)gate_conv_vectors(a.hidden, PARTS, (int)part),
@@ -801,7 +877,8 @@ DEV void run(const gate_conv_args &a)
 #pragma unroll 1
         for (i32 n = tid; n < (can_be_plain ? begin : known); n += threads) tokens[n].state &= ~(u32)PLAIN;
     __syncthreads();
-    if (PARTS > 1) cluster_wait(); /* mbarriers of all parts are initialised */
+    if (PARTS > 1) cluster_wait();                   /* mbarriers of all parts are initialised */
+    const int warp = __shfl_sync(FULL, tid / 32, 0); /* so that the compiler knows: all lanes have the same role */
     if (warp < GATE_WARPS) find_gates(k, warp, sums);
     else if (warp == GATE_WARPS) load_rows(k);
     else convolve_rows(k);
@@ -813,7 +890,7 @@ DEV void run(const gate_conv_args &a)
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(GATE_CONV_THREADS(CONV_THREADS), GATE_CONV_BLOCKS(CONV_THREADS))
+extern "C" __global__ void __launch_bounds__(GATE_CONV_THREADS(CONV_THREADS, COLUMNS), GATE_CONV_BLOCKS(CONV_THREADS))
     gate_conv_fwd(const __grid_constant__ gate_conv_args a)
 {
 #if __CUDA_ARCH__ >= 900

@@ -58,25 +58,31 @@ TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int
 #define GATE_CONV_DILATION 16
 #define GATE_CONV_ROWS 256
 #define GATE_CONV_STAGES 14
-#define GATE_CONV_STATIC 16384
+#define GATE_CONV_STATIC 13312
 #define GATE_CONV_AHEAD 3 /* of clusters of 4: rows on their way, fewer than rows in flight */
-/* Threads that convolve, a vector each: of rows of up to 1024 columns, of more than 7168, of up to 5120, and of others; with
- * them are warps that find gates, one for a row, and one that loads. On an H200 4096 tokens of 4 x 7168 columns take 375 us
- * in two parts, with 448 threads each and 5 warps for gates, 430 us with 4 such warps, 641 us in four parts of 256. */
+/* Threads that convolve: of rows of up to 1024 columns, of up to 2560 and of more than 7168, of up to 5120, and of others;
+ * columns of each: a vector, or, of rows of 1032 to 2560, a vector and two more, so that each of an SM's four schedulers
+ * has two of the 8 warps and there is room for a sixth warp that finds gates, one for a row. With them is a warp that
+ * loads. On an H200 8192 tokens of 4 x 2560 columns take 194 us, 212 with 320 threads of 8 columns and 5 warps for gates;
+ * of 4 x 5120 columns, in two parts, 543 and 540. 4096 tokens of 4 x 7168 columns take 364 us in two
+ * parts, with 448 threads each and 5 warps for gates, 430 us with 4 such warps, 641 us in four parts of 256. */
 #define GATE_CONV_FEW 128
-#define GATE_CONV_QUARTER 256
-#define GATE_CONV_MANY 320
+#define GATE_CONV_MANY 256
+#define GATE_CONV_HALF 320
 #define GATE_CONV_WIDE 448
-#define GATE_CONV_WARPS(threads) ((threads) > GATE_CONV_QUARTER ? 5 : (threads) > GATE_CONV_FEW ? 7 : 3)
-#define GATE_CONV_THREADS(threads) ((threads) + 32 * GATE_CONV_WARPS(threads) + 32)
+#define GATE_CONV_MORE_COLUMNS 10
+#define GATE_CONV_WARPS(threads, columns) \
+    ((threads) > GATE_CONV_MANY ? 5 : (threads) > GATE_CONV_FEW ? ((columns) > CONV_VECTOR ? 6 : 7) : 3)
+#define GATE_CONV_THREADS(threads, columns) ((threads) + 32 * GATE_CONV_WARPS(threads, columns) + 32)
 #define GATE_CONV_BLOCKS(threads) ((threads) > GATE_CONV_FEW ? 1 : 2) /* per SM */
 
-/* So many threads have too few registers for all of their weights: norm_weight and the first tap's are in shared memory. */
-#define GATE_CONV_KEEPS_SOME(threads) ((threads) > GATE_CONV_MANY)
+/* Where there are too few registers for all weights, norm_weight and the first tap's are in shared memory. */
+#define GATE_CONV_KEEPS_SOME(threads, columns) ((threads) > GATE_CONV_HALF || (columns) > CONV_VECTOR)
 /* Bytes of weights in shared memory: the gate's as f32, and those. */
-TGL_INLINE int64_t gate_conv_weight_bytes(int64_t hidden, int threads, int parts)
+TGL_INLINE int64_t gate_conv_weight_bytes(int64_t hidden, int threads, int columns, int parts)
 {
-    return 32 * (gate_conv_vectors(hidden, parts, 0) + (GATE_CONV_KEEPS_SOME(threads) ? 2 * threads : 0));
+    return 32 * gate_conv_vectors(hidden, parts, 0) +
+           (GATE_CONV_KEEPS_SOME(threads, columns) ? 8 * columns * threads : 0);
 }
 
 /* gate_conv_fwd_any: threads of a block, which has a row. */
