@@ -43,8 +43,10 @@ extern "C" __global__ void __launch_bounds__(FUSED_WEIGHT_THREADS)
         load(a.weight_embed, h * a.embed_stride + i, y);
         float *to = a.out + h * a.hidden + i;
 #if HAS_VECTORS
-        *(float4 *)to = make_float4(fused_weight_of(x[0], y[0]), fused_weight_of(x[1], y[1]),
-                                    fused_weight_of(x[2], y[2]), fused_weight_of(x[3], y[3]));
+        u32 out[COLUMNS];
+#pragma unroll
+        for (int j = 0; j < COLUMNS; j++) out[j] = __float_as_uint(fused_weight_of(x[j], y[j]));
+        store_u32x4(to, make_uint4(out[0], out[1], out[2], out[3]));
 #else
         *to = fused_weight_of(x[0], y[0]);
 #endif
