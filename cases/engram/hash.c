@@ -77,7 +77,8 @@ const case_op hash_cases = {
         "num_tokens=8192,65536 max_ngram=3 vocab_dtype=i64 offset_dtype=i64 out_dtype=i64 id_dtype=i64"),
     .lists[CASE_KERNELS] = CASE_LINES(
         "num_tokens=64 max_ngram=2,4,5,6,7,8,9 num_heads=8",
-        "num_tokens=64 max_ngram=3 num_heads=1,2,8 out_dtype=i32,i64 vocab_dtype=i32,i64"),
+        "num_tokens=64 max_ngram=3 num_heads=1,2,8 out_dtype=i32,i64 vocab_dtype=i32,i64",
+        "num_tokens=64 max_ngram=3 out_dtype=i32,i64 offset_dtype=i64"),
     .models = CASE_LINES(
         "num_tokens=4096 max_ngram={engram_ngram} num_layers={engram_layers} num_heads={engram_heads}"),
 };

@@ -232,7 +232,8 @@ const case_op rows_cases = {
         "num_tokens=64 max_ngram=1,2,3,4,5,6,7,8,9 start=small",
         "num_tokens=64 max_ngram=2,4,8,9 past=ring start=small", "num_tokens=64 max_ngram=4,8 past=history",
         "num_tokens=64 max_ngram=3 past=history,ring past_dtype=i32,i64 id_dtype=i64 start=small",
-        "num_tokens=64 max_ngram=3 num_heads=1,2,8 out_dtype=i32,i64 vocab_dtype=i32,i64"),
+        "num_tokens=64 max_ngram=3 num_heads=1,2,8 out_dtype=i32,i64 vocab_dtype=i32,i64",
+        "num_tokens=64 max_ngram=3 out_dtype=i32,i64 offset_dtype=i64"),
     .models = CASE_LINES(
         "num_tokens=4096 max_ngram={engram_ngram} num_layers={engram_layers} num_heads={engram_heads} "
         "vocabulary={engram_vocabulary} past=none,history,ring start=small"),

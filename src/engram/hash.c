@@ -41,14 +41,16 @@ static int plan(const void *context, tgl_kernel *kernels)
     const problem *p = context;
     if (p->columns.num_columns == 0) return 0;
     kernels[0] = tgl_columns_kernel(&p->columns, "engram/hash");
-    kernels[0].macros[4] = (tgl_macro){ "ID_BYTES", p->id_bytes };
+    kernels[0].macros[5] = (tgl_macro){ "ID_BYTES", p->id_bytes };
     return 1;
 }
 
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    return tgl_shape_with(tgl_columns_shape(&p->columns, COLUMN_HASH_BLOCKS, 0, 0, target), p, sizeof *p);
+    tgl_shape made = tgl_columns_shape(&p->columns, COLUMN_HASH_BLOCKS, 1, 0, 0, target);
+    made.shared_bytes = 0; /* windows stay in registers */
+    return tgl_shape_with(made, p, sizeof *p);
 }
 
 static const tgl_op OP = { cpu, plan, { { .shape = shape } } };

@@ -1,57 +1,72 @@
 /* SPDX-License-Identifier: MIT
  * hash.cu - table rows of windows of token ids.
  *   computes  as tegula/engram.h says
- *   launch    grid (tiles of tokens, over which blocks stride; chunks of units), block up to COLUMN_THREADS, shared
- *             memory for the columns of a chunk and the windows of a tile
+ *   launch    grid (tiles of tokens, over which blocks stride; chunks of units), block up to COLUMN_THREADS, no
+ *             shared memory
  *   moves     windows once (per chunk: one in all models), rows once
  *   macros    ID_BYTES 4, 8; as common/columns.cuh says */
 #include "engram/common/columns.cuh"
+#include "engram/common/integers.cuh"
 #include "engram/hash.h"
 static_assert(ID_BYTES == 4 || ID_BYTES == 8, "ID_BYTES is 4 or 8");
 
-constexpr u32 AHEAD = 4; /* ids of a thread that are loaded before the first is stored */
+constexpr int N = MAX_NGRAM ? MAX_NGRAM : 1;
+constexpr int AHEAD = 4; /* windows of a thread that are on their way to L2 */
 
-DEV void stage_windows(const hash_args &a, const tile &t, i64 first, i32 tokens)
+struct window {
+    loaded ids[N];
+    u8 is_masked;
+};
+DEV window load_window(const hash_args &a, i64 token)
 {
-    const u32 n = (u32)max_ngram_of(a.columns), count = (u32)tokens * n, threads = blockDim.x;
-#pragma unroll 1
-    for (u32 begin = threadIdx.x; begin < count; begin += AHEAD * threads) {
-        integer_of<ID_BYTES>::type ids[AHEAD];
+    window w = {};
+    const bool is_there = token < a.columns.num_tokens;
 #pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const u32 i = begin + j * threads, token = i / n;
-            const i64 at = (first + token) * a.id_stride + (i - token * n);
-            if (i < count) ids[j] = ((const integer_of<ID_BYTES>::type *)a.ngram_token_ids)[at];
-        }
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const u32 i = begin + j * threads, token = i / n;
-            if (i < count)
-                window_at(a.columns, t, (i32)token)[i - token * n] = ID_BYTES == 4 ? (i32)ids[j] : (i64)ids[j];
-        }
-    }
-#pragma unroll 1
-    for (i32 i = (i32)threadIdx.x; i < tokens; i += (i32)threads)
-        window_at(a.columns, t, i)[n] = a.image_token_mask && a.image_token_mask[first + i] ? COLUMN_NONE : 0;
+    for (int i = 0; i < MAX_NGRAM; i++)
+        w.ids[i] = load_integer_if(a.ngram_token_ids, token * a.id_stride + i, ID_BYTES, is_there);
+    if (is_there && a.image_token_mask) w.is_masked = a.image_token_mask[token];
+    return w;
 }
 
-extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_HASH_BLOCKS)
+DEV void prefetch_window(const hash_args &a, i64 token)
+{
+    if (token < a.columns.num_tokens) prefetch_l2((const u8 *)a.ngram_token_ids + token * a.id_stride * ID_BYTES);
+}
+
+DEV u64 hash_of(const hash_args &a, const unit &u, const window &w, i64 token)
+{
+    u64 hash = 0;
+#pragma unroll
+    for (int i = 0; i < MAX_NGRAM; i++) hash ^= (u64)value_of(w.ids[i], ID_BYTES) * (u64)u.multiplier[i];
+    if (!MAX_NGRAM)
+#pragma unroll 1
+        for (i32 i = 0; i <= u.at.order; i++)
+            hash ^= (u64)tgl_integer_at(a.ngram_token_ids, token * a.id_stride + i, ID_BYTES) *
+                    (u64)a.columns.multipliers[(i64)u.at.layer * a.columns.max_ngram + i];
+    return hash;
+}
+
+extern "C" __global__ void __launch_bounds__(COLUMN_THREADS, COLUMN_HASH_BLOCKS - (MAX_NGRAM > 4))
     hash(const __grid_constant__ hash_args a)
 {
     const tgl_columns &c = a.columns;
-    SHARED_DYNAMIC(memory, 16);
-    const tile t = tile_of(c, memory);
-    const i64 step = (i64)gridDim.x * c.tile_tokens;
     pdl_wait();
-    const i32 chunk = (i32)blockIdx.y;
-    put_columns(c, t, chunk);
+    const unit_loads loads = load_unit(c, (i32)blockIdx.y);
+    if (!loads.at.is_there) return;
+    i64 token = (i64)blockIdx.x * c.slots + loads.at.slot;
+    const i64 step = (i64)gridDim.x * c.slots;
+    window next = load_window(a, token);
 #pragma unroll 1
-    for (i64 first = (i64)blockIdx.x * c.tile_tokens; first < c.num_tokens; first += step) {
-        const i32 tokens = (i32)min((i64)c.tile_tokens, c.num_tokens - first);
-        stage_windows(a, t, first, tokens);
-        __syncthreads();
-        put_rows(c, t, chunk, first, tokens);
-        __syncthreads();
+    for (i64 t = token + step, end = min(c.num_tokens, token + AHEAD * step); t < end; t += step) prefetch_window(a, t);
+    const unit u = unit_of(c, loads);
+#pragma unroll 1
+    while (token < c.num_tokens) {
+        const window w = next;
+        const i64 here = token;
+        prefetch_window(a, token + AHEAD * step);
+        token += step;
+        next = load_window(a, token);
+        put_rows(c, u, hash_of(a, u, w, here), w.is_masked ? COLUMN_NONE : 0, row_of(c, u.at, here));
     }
     pdl_trigger();
 }

@@ -86,9 +86,9 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     kernels[0] = tgl_columns_kernel(&p->columns, "engram/rows");
-    kernels[0].macros[4] = (tgl_macro){ "ID_BYTES", p->windows.id_bytes };
-    kernels[0].macros[5] = (tgl_macro){ "PAST", p->windows.past };
-    kernels[0].macros[6] = (tgl_macro){ "PAST_BYTES", p->windows.past_bytes };
+    kernels[0].macros[5] = (tgl_macro){ "ID_BYTES", p->windows.id_bytes };
+    kernels[0].macros[6] = (tgl_macro){ "PAST", p->windows.past };
+    kernels[0].macros[7] = (tgl_macro){ "PAST_BYTES", p->windows.past_bytes };
     return 1;
 }
 
@@ -97,7 +97,10 @@ static tgl_shape shape(void *context, const tgl_target *target)
     problem *p = context;
     const tgl_windows *w = &p->windows;
     p->more_tokens = (int32_t)(w->writes_ring ? tgl_max(0, w->max_ngram - 2) : 0);
-    tgl_shape made = tgl_columns_shape(&p->columns, COLUMN_ROWS_BLOCKS, p->more_tokens,
+    const int lanes = ROW_LANES(w->max_ngram);
+    p->has_lanes = w->past == PAST_NONE && !w->cu_seqlens && w->max_ngram <= COLUMN_UNROLLED &&
+                   w->num_tokens <= (int64_t)target->num_sms * COLUMN_ROWS_BLOCKS * COLUMN_THREADS / lanes;
+    tgl_shape made = tgl_columns_shape(&p->columns, COLUMN_ROWS_BLOCKS, p->has_lanes ? lanes : 1, p->more_tokens,
                                        w->cu_seqlens ? REQUEST_SCRATCH_BYTES : 0, target);
     if (w->writes_ring) made.grid[1] = 1;
     return tgl_shape_with(made, p, sizeof *p);

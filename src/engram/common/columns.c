@@ -79,20 +79,20 @@ tgl_kernel tgl_columns_kernel(const tgl_columns *c, const char *name)
                          { { "MAX_NGRAM", c->max_ngram <= COLUMN_UNROLLED ? c->max_ngram : 0 },
                            { "WIDTH", width_of(c) },
                            { "OUT_BYTES", c->out_bytes },
-                           { "VOCAB_BYTES", c->vocab_bytes } } };
+                           { "VOCAB_BYTES", c->vocab_bytes },
+                           { "OFFSET_BYTES", c->offset_bytes } } };
 }
 
 /* Few tokens spread over the SMs; of many a block has several rounds, so that what it works out first, the
  * reciprocals, serves them all. (One block of 768 threads an SM is not faster on an H200 than 3 of 256.) Tokens that a
  * tile has beside its own do not make it one more wave. */
-tgl_shape tgl_columns_shape(tgl_columns *c, int sm_blocks, int64_t more_tokens, int64_t more_bytes,
+tgl_shape tgl_columns_shape(tgl_columns *c, int sm_blocks, int window_threads, int64_t more_tokens, int64_t more_bytes,
                             const tgl_target *target)
 {
     const int width = width_of(c), unit_bytes = width * c->out_bytes;
     const int32_t layer_units = c->num_columns / width;
     c->num_units = c->num_layers * layer_units;
     c->chunk_units = (int32_t)tgl_max(1, tgl_min(c->num_units, COLUMN_CHUNK));
-    c->chunk_layers = (int32_t)tgl_min(c->num_layers, (c->chunk_units - 1) / tgl_max(1, layer_units) + 2);
     c->num_chunks = (int32_t)tgl_max(1, tgl_ceil_div(c->num_units, c->chunk_units));
     const int64_t blocks = (int64_t)sm_blocks * target->num_sms;
     const int64_t tile = tgl_max(1, tgl_ceil_div(c->num_tokens, blocks)) + more_tokens; /* no tokens: no tiles */
@@ -102,7 +102,8 @@ tgl_shape tgl_columns_shape(tgl_columns *c, int sm_blocks, int64_t more_tokens, 
     c->slots_stride = c->slots * c->token_stride;
     const int64_t window_bytes = 8 * tgl_window_words(c->max_ngram), room = COLUMN_WINDOW_BYTES / window_bytes;
     const int64_t rounds = tgl_ceil_div(tile, c->slots);
-    const int64_t most = tgl_min(tgl_min(room, threads), c->slots * tgl_min(rounds, COLUMN_MAX_ROUNDS));
+    const int64_t most =
+        tgl_min(tgl_min(room, threads / window_threads), c->slots * tgl_min(rounds, COLUMN_MAX_ROUNDS));
     c->tile_tokens = (int32_t)(most > 2 * more_tokens ? most - more_tokens : most);
     c->num_windows = (int32_t)most;
     c->by_layer_units = tgl_divisor_of(tgl_max(1, layer_units));
@@ -111,10 +112,7 @@ tgl_shape tgl_columns_shape(tgl_columns *c, int sm_blocks, int64_t more_tokens, 
     c->has_vectors = (int64_t)(uintptr_t)c->out % unit_bytes == 0 &&
                      (c->layer_stride * c->out_bytes | c->token_stride * c->out_bytes) % unit_bytes == 0;
     const int64_t tiles = tgl_ceil_div(c->num_tokens, c->tile_tokens);
-    const int64_t multipliers = c->max_ngram <= COLUMN_UNROLLED ? c->chunk_layers * (int64_t)c->max_ngram : 0;
-    const int64_t shared_bytes =
-        (int64_t)c->chunk_units * width * COLUMN_BYTES + 8 * multipliers + c->num_windows * window_bytes;
     return (tgl_shape){ { tgl_strided_grid(tiles, 2 * blocks), c->num_chunks },
                         .block = (int)threads,
-                        .shared_bytes = tgl_ceil_div(shared_bytes, 8) * 8 + more_bytes };
+                        .shared_bytes = c->num_windows * window_bytes + more_bytes };
 }

@@ -8,6 +8,7 @@
 #define TEGULA_ENGRAM_REQUESTS_CUH
 
 #include "device/ptx.cuh"
+#include "engram/common/integers.cuh"
 #include "engram/common/windows.h"
 
 static_assert(MAX_NGRAM >= 0 && MAX_NGRAM <= COLUMN_UNROLLED, "MAX_NGRAM is 0 .. COLUMN_UNROLLED");
@@ -16,16 +17,6 @@ static_assert(PAST >= PAST_NONE && PAST <= PAST_RING, "PAST is 0, 1 or 2");
 static_assert(PAST_BYTES == 4 || PAST_BYTES == 8 || (PAST_BYTES == 0 && PAST == PAST_NONE), "PAST_BYTES is 0, 4 or 8");
 
 #define REQUEST_ENTRIES 2 /* of a thread at a time */
-
-/* Element i of integers of 4 or 8 bytes, if it is there, else 0. In two steps: the compiler puts a conversion next to
- * its load, behind a branch, and the loads that follow would wait for it. */
-struct loaded { u32 low, high; };
-DEV loaded load_integer_if(const void *integers, i64 i, i32 bytes, bool is_there)
-{
-    const u8 *const at = (const u8 *)integers + i * bytes;
-    return { load_u32_if(at, is_there), bytes == 8 ? load_u32_if(at + 4, is_there) : 0 };
-}
-DEV i64 value_of(const loaded &v, i32 bytes) { return bytes == 8 ? (i64)((u64)v.high << 32 | v.low) : (i32)v.low; }
 
 /* A request that a token of the block is in, and behind its last token. */
 struct found_request {

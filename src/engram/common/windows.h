@@ -60,7 +60,8 @@ TGL_INLINE int64_t tgl_end_of(const tgl_windows *w, const tgl_place *place)
     return w->cu_seqlens ? tgl_boundary_at(w, place->number + 1) : w->num_tokens;
 }
 
-/* A position, from 0 on, modulo ring_size. Kernels multiply (columns.cuh says why that is exact). */
+/* A position p, from 0 on, modulo ring_size. Kernels multiply: with y = ring_reciprocal, y <= 2^64 / ring_size < y + 2,
+ * so floor(p y / 2^64) is the quotient or one less, since p (2^64 / ring_size - y) / 2^64 < 1. */
 TGL_INLINE int64_t tgl_ring_entry(const tgl_windows *w, int64_t position)
 {
 #ifdef __CUDACC__
