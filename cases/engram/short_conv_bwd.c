@@ -19,7 +19,7 @@ static tgl_status setup(case_problem *c)
 {
     TGL_TRY(conv_add_inputs(c));
     const int64_t t = case_int(c, "num_tokens"), h = case_int(c, "num_streams"), d = case_int(c, "hidden");
-    const int64_t given = case_int(c, "num_partials"), p = given ? given : tgl_engram_short_conv_num_partials(h);
+    const int64_t given = case_int(c, "num_partials"), p = given ? given : tgl_engram_short_conv_num_partials(h, d);
     const char *const wanted = case_text(c, "wanted");
     const tgl_engram_short_conv_params params = conv_params(c);
     memcpy(c->scalars, &params, sizeof params);
@@ -214,10 +214,15 @@ const case_op short_conv_bwd_cases = {
         "num_tokens=6 num_streams=1 hidden=2560 num_partials=2",
         "num_tokens=14 num_streams=1 hidden=2696,5144 kernel_size=3 dilation=2 requests=2 mask=some num_partials=1,2",
         "num_tokens=5 num_streams=1 hidden=10248 num_partials=1",
+        "num_tokens=75,300 num_streams=1 hidden=40 kernel_size=4,2 dilation=1,3 wanted=xnw,xnwb num_partials=1,2",
+        "num_tokens=75 num_streams=1 hidden=40 kernel_size=1,3 requests=none,2 num_partials=1",
+        "num_tokens=75 num_streams=1 hidden=1032 bias=none,f32 add_input=0,1 num_partials=1",
         "num_tokens=70 num_streams=3 hidden=16"),
     .lists[CASE_SLOW] = CASE_LINES("num_tokens=2000 hidden=2560,5120,1024 requests=none,7 mask=some"),
-    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=1024,2560,7168", "num_tokens=8192 hidden=2560"),
-    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 hidden=2560 kernel_size=4,3,2,1"),
+    .lists[CASE_BENCH] = CASE_LINES("num_tokens=4096 hidden=1024,2560,7168 wanted=xnw",
+                                    "num_tokens=8192 hidden=2560 wanted=xnw,xnwb"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 hidden=2560 kernel_size=4,3,2,1 wanted=xnw,xnwb",
+                                      "num_tokens=64 hidden=7168,10240 wanted=xnw"),
     .models = CASE_LINES("num_tokens=64 num_streams={engram_streams} hidden={hidden}"),
 };
 // clang-format on

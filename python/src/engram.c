@@ -245,10 +245,10 @@ THUNK(grad_w_reduce)
       .zero_centered = (a)->zero_centered != 0, \
       .round_each = (a)->round_each != 0,       \
       .keep_ring = (a)->keep_ring != 0 }
-#define CONV_PARTIALS                                \
-    "grad_norm_partial: f32[66 * want_norm, H, D], " \
-    "grad_conv_partial: f32[66 * want_conv, C, K], " \
-    "grad_bias_partial: f32[66 * want_bias, C]"
+#define CONV_PARTIALS                                          \
+    "grad_norm_partial: f32[num_partials * want_norm, H, D], " \
+    "grad_conv_partial: f32[num_partials * want_conv, C, K], " \
+    "grad_bias_partial: f32[num_partials * want_bias, C]"
 
 CHECK(short_conv) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
 THUNK(short_conv)
@@ -293,7 +293,11 @@ THUNK(engram_gate_conv_fwd)
     return tgl_engram_gate_conv_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->norm_weight,
                                     a->conv_weight, a->bias, a->mask, a->ring, a->out, &batch, &params, a->stream);
 }
-CHECK(short_conv_bwd) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
+CHECK(short_conv_bwd)
+{
+    return is_within("dilation", a->dilation, 1, (1 << 24) - 1) &&
+           is_within("num_partials", a->num_partials, 1, INT32_MAX);
+}
 THUNK(short_conv_bwd)
 {
     const tgl_engram_batch batch = { .cu_seqlens = a->cu_seqlens };
@@ -423,7 +427,7 @@ static op_row rows[] = {
       .call = call_engram_gate_conv_fwd },
     { .text = "short_conv_bwd(grad_out[T, H, D], x[T, H, D], norm_weight[H, D], conv_weight[C, K], rstd[T, H], "
               "bias[C]?, mask[T]?, cu_seqlens[E]?, dilation: int, silu: bool, add_input: bool, zero_centered: bool, "
-              "want_x: bool, want_norm: bool, want_conv: bool, want_bias: bool) -> "
+              "want_x: bool, want_norm: bool, want_conv: bool, want_bias: bool, num_partials: int) -> "
               "grad_x: bf16[T * want_x, H, D], " CONV_PARTIALS,
       .is_wrapped = true,
       .check = check_short_conv_bwd,

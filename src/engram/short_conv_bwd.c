@@ -194,22 +194,35 @@ tgl_signature tgl_engram_short_conv_bwd_signature = TGL_SIGNATURE(
 enum { CLUSTER, ANY, NUM_KERNELS };
 
 static int64_t groups_of(const problem *p) { return tgl_ceil_div(p->hidden, CONV_GROUP * CONV_BWD_VECTOR); }
-static int64_t cluster_bytes(int64_t groups) { return CONV_CLUSTER_BYTES * groups * CONV_GROUP * CONV_BWD_VECTOR; }
+static int64_t cluster_bytes(int64_t groups)
+{
+    return (CONV_CLUSTER_ROW_BYTES + CONV_CLUSTER_FLOAT_BYTES) * groups * CONV_GROUP;
+}
+/* Threads of a block, at most: as few as need no more blocks than a cluster has. */
+static int64_t max_threads(const problem *p)
+{
+    int64_t threads = CONV_CLUSTER_MIN_THREADS;
+    while (threads < CONV_CLUSTER_MAX_THREADS && groups_of(p) * CONV_GROUP > CONV_CLUSTER_BLOCKS * threads)
+        threads += CONV_CLUSTER_MIN_THREADS;
+    return threads;
+}
 /* Blocks of a cluster, as few as have the threads and the shared memory. */
 static int64_t cluster_blocks(const problem *p, const tgl_target *target)
 {
     const int64_t room = tgl_max(1, (target->max_smem_per_block - CONV_CLUSTER_STATIC) / cluster_bytes(1));
-    return tgl_ceil_div(groups_of(p), tgl_min(room, CONV_CLUSTER_THREADS / CONV_GROUP));
+    return tgl_ceil_div(groups_of(p), tgl_min(room, max_threads(p) / CONV_GROUP));
 }
 
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     const bool is_fit =
-        p->hidden % CONV_VECTOR == 0 && groups_of(p) <= CONV_CLUSTER_BLOCKS * CONV_CLUSTER_THREADS / CONV_GROUP &&
+        p->hidden % CONV_VECTOR == 0 && groups_of(p) <= CONV_CLUSTER_BLOCKS * CONV_CLUSTER_MAX_THREADS / CONV_GROUP &&
         p->kernel_size <= CONV_CLUSTER_TAPS && (p->kernel_size - 1) * (int64_t)p->dilation <= CONV_CLUSTER_REACH;
-    kernels[CLUSTER] =
-        (tgl_kernel){ is_fit ? "engram/short_conv_bwd_cluster" : NULL, { { "KERNEL_SIZE", p->kernel_size } } };
+    kernels[CLUSTER] = (tgl_kernel){
+        is_fit ? "engram/short_conv_bwd_cluster" : NULL,
+        { { "KERNEL_SIZE", p->kernel_size }, { "HAS_BIAS", p->has_bias }, { "MAX_THREADS", max_threads(p) } }
+    };
     kernels[ANY] = (tgl_kernel){ "engram/short_conv_bwd", { { 0 } } };
     return NUM_KERNELS;
 }
@@ -229,6 +242,9 @@ static tgl_shape cluster_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     p->cluster_blocks = (int32_t)cluster_blocks(p, target);
+    p->step.x = 2 * p->dilation * p->x.token;
+    p->step.grad_out = 2 * p->dilation * p->grad_out.token;
+    p->step.grad_x = 2 * p->dilation * p->grad_x.token;
     const int64_t groups = tgl_ceil_div(groups_of(p), p->cluster_blocks); /* of each block but the last */
     return (tgl_shape){ { p->num_partials * p->num_streams * p->cluster_blocks },
                         .cluster = p->cluster_blocks,
@@ -249,9 +265,11 @@ static const tgl_op OP = { cpu,
                            plan,
                            { [CLUSTER] = { can_cluster, NULL, cluster_shape }, [ANY] = { NULL, NULL, any_shape } } };
 
-int64_t tgl_engram_short_conv_num_partials(int64_t num_streams)
+int64_t tgl_engram_short_conv_num_partials(int64_t num_streams, int64_t hidden)
 {
-    return tgl_ceil_div(CONV_BWD_BLOCKS, tgl_max(1, tgl_min(num_streams, CONV_BWD_BLOCKS)));
+    const int64_t blocks = tgl_ceil_div(tgl_max(1, hidden), CONV_CLUSTER_MIN_THREADS * CONV_BWD_VECTOR);
+    return tgl_max(1, (blocks > 2 ? CONV_BWD_CLUSTERED_BLOCKS : CONV_BWD_BLOCKS) /
+                          tgl_saturating_product(tgl_max(1, num_streams), blocks));
 }
 
 tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_weight, const DLTensor *conv_weight,
@@ -279,7 +297,8 @@ tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_wei
     if (batch) TGL_TRY(tgl_expect_reserved(batch->reserved));
     TGL_TRY(tgl_gate_expect_apart("grad_x", grad_x));
     const bool has_partials = grad_norm_partial || grad_conv_partial || grad_bias_partial;
-    const int64_t num_partials = has_partials ? n.num_partials : tgl_engram_short_conv_num_partials(n.num_streams);
+    const int64_t num_partials =
+        has_partials ? n.num_partials : tgl_engram_short_conv_num_partials(n.num_streams, n.hidden);
     if (num_partials == 0 && n.num_tokens > 0)
         return tgl_fail(TGL_ERR_ARGUMENT, "grad_conv_partial: shape is [0, ...], want [>= 1, ...]");
     const int64_t dilation = params->dilation ? params->dilation : 3;
@@ -312,6 +331,7 @@ tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_wei
         .partial_tokens = num_partials ? tgl_ceil_div(n.num_tokens, num_partials) : 0,
         .kernel_size = (int32_t)n.kernel_size,
         .dilation = (int32_t)dilation,
+        .has_bias = bias || grad_bias_partial,
     };
     return tgl_run(&tgl_engram_short_conv_bwd_signature, &OP, tensors, &p, stream);
 }

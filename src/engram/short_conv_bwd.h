@@ -16,7 +16,9 @@ typedef struct {
     int64_t num_tokens, num_streams, hidden;
     int64_t num_partials, partial_tokens; /* of one partial: its number times this is its first token */
     int32_t kernel_size, dilation;
-    int32_t cluster_blocks; /* short_conv_bwd_cluster */
+    int32_t has_bias;                             /* or its gradient is wanted */
+    int32_t cluster_blocks;                       /* short_conv_bwd_cluster */
+    struct { int64_t x, grad_out, grad_x; } step; /* bytes from a token to the one `dilation` on */
 } short_conv_bwd_args;
 
 /* The gradient of z, of which sigmoid is given. */
@@ -43,16 +45,24 @@ TGL_INLINE float conv_grad_norm(float grad, float x, float rstd, float sum) { re
  * those from the second one on, and so forth: taps reach from one to the next. */
 #define CONV_BWD_TILE 256
 #define CONV_BWD_THREADS CONV_BWD_TILE
-#define CONV_BWD_BLOCKS 264 /* of partials and streams, which keep a GPU busy: 2 for every SM of an H200 */
+/* Blocks of CONV_CLUSTER_MIN_THREADS that an H200 runs at a time; in clusters of more than two. */
+#define CONV_BWD_BLOCKS 528
+#define CONV_BWD_CLUSTERED_BLOCKS 464
 
-/* short_conv_bwd_cluster: taps that it is compiled for, and tokens that they reach; threads of a block, a vector of
- * columns each; blocks of a cluster. */
+/* short_conv_bwd_cluster: taps that it is compiled for, and tokens that they reach; threads of an SM, a vector of
+ * columns each, and of a block, which has that many, twice or three times as many at most; blocks of a cluster; tokens
+ * whose sums blocks exchange at once. */
 #define CONV_CLUSTER_TAPS 4
 #define CONV_CLUSTER_REACH 64
-#define CONV_CLUSTER_THREADS 640
+#define CONV_CLUSTER_THREADS 512
+#define CONV_CLUSTER_MIN_THREADS 128
+#define CONV_CLUSTER_MAX_THREADS 384
 #define CONV_CLUSTER_BLOCKS 8
-#define CONV_CLUSTER_ROWS 8 /* of x and of grad_out in shared memory, a power of 2 */
-#define CONV_CLUSTER_BYTES (2 * 2 * CONV_CLUSTER_ROWS + 4 * (4 + CONV_CLUSTER_TAPS)) /* of a column in shared memory */
-#define CONV_CLUSTER_STATIC 17408                                                    /* max bytes of a block besides */
+#define CONV_CLUSTER_TURN 4
+#define CONV_CLUSTER_TURNS 3 /* whose rows of x and grad_out are in shared memory */
+/* Shared memory of a thread, in bytes: rows, and 8 more; an odd number of vectors of floats: all banks serve a warp. */
+#define CONV_CLUSTER_ROW_BYTES (2 * CONV_CLUSTER_TURNS * CONV_CLUSTER_TURN * 2 * CONV_BWD_VECTOR + 8)
+#define CONV_CLUSTER_FLOAT_BYTES ((CONV_CLUSTER_TURN + 3) * 4 * CONV_BWD_VECTOR)
+#define CONV_CLUSTER_STATIC 16384 /* max bytes of a block besides */
 
 #endif

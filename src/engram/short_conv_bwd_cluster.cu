@@ -3,20 +3,23 @@
  * and up.
  *   computes  as short_conv_bwd.cu
  *   launch    grid num_partials * num_streams * cluster_blocks, cluster cluster_blocks, block of a thread per vector (4
- *             columns), dynamic shared memory of CONV_CLUSTER_ROWS rows of x and of grad_out, and 4 + CONV_CLUSTER_TAPS
- *             floats per column
+ *             columns), dynamic shared memory of CONV_CLUSTER_ROW_BYTES and CONV_CLUSTER_FLOAT_BYTES per thread
  *   moves     2 bytes per element of x, grad_out and grad_x, once each, and of x and grad_out of the tokens that taps
  *             of a tile reach; partials once
- *   macros    KERNEL_SIZE 1..CONV_CLUSTER_TAPS
+ *   macros    KERNEL_SIZE 1..CONV_CLUSTER_TAPS, HAS_BIAS 0, 1 (a bias, or its gradient is wanted), MAX_THREADS
+ *             CONV_CLUSTER_MIN_THREADS..CONV_CLUSTER_MAX_THREADS
  *
- * A thread has the same columns of all tokens, and takes every dilation-th: all that taps reach is then its own, the last
- * KERNEL_SIZE values of a chain of tokens in registers, as are conv_weight and the sums of its gradients, and as many gradients
- * of z in shared memory. Rows come ahead, by copies of the thread's own columns. Position s of a chain is `at`; the gradient
- * of what is convolved is complete for the token LAST positions before. Its row's sum is the one thing that blocks tell each other: every
- * warp stores that of its group in all blocks of the cluster, which count the bytes, and it is read a position later.
- * Sums have four buffers: a warp that stores those of a row has seen those of two rows before from all warps, which
- * then had read those of four rows before. */
-#include "device/reduce.cuh"
+ * A thread has the same columns of all tokens, and takes every dilation-th, a chain: all that taps reach is then its
+ * own. In registers are conv_weight, the sums of its gradients, and of the last KERNEL_SIZE tokens what is convolved
+ * and the gradients of z. With the newest of these, the gradient of what is convolved is complete for the oldest one.
+ * The sum over that token's row is the one thing that blocks tell each other, for a turn of 4 tokens at once: every
+ * warp stores its group's in all blocks of the cluster, which count the bytes, and reads all groups' in the next turn.
+ * Rows come a turn ahead, by copies of the thread's own columns; they stay for three turns, until their results are
+ * stored. Sums have two buffers: a warp that stores those of a turn has seen those of the turn before from all warps,
+ * which then had read those of the turn before that.
+ *
+ * Positions of a chain are counted so that turns with results begin at 2 * TURN. If all that a turn reaches is in one
+ * request, it is steady: no token is looked at, and the unrolled loop moves nothing in the window. */
 #include "engram/common/short_conv.cuh"
 #include "engram/short_conv_bwd.h"
 #define MAX_NGRAM 0
@@ -26,46 +29,69 @@
 #include "engram/common/requests.cuh"
 
 static_assert(KERNEL_SIZE >= 1 && KERNEL_SIZE <= CONV_CLUSTER_TAPS, "KERNEL_SIZE is 1..CONV_CLUSTER_TAPS");
+static_assert(HAS_BIAS == 0 || HAS_BIAS == 1, "HAS_BIAS is 0 or 1");
+static_assert(MAX_THREADS >= CONV_CLUSTER_MIN_THREADS && MAX_THREADS <= CONV_CLUSTER_MAX_THREADS, "MAX_THREADS");
 
 #if __CUDA_ARCH__ >= 900
 enum {
     LAST = KERNEL_SIZE - 1,
     VECTOR = CONV_BWD_VECTOR,
-    ROWS = CONV_CLUSTER_ROWS,
-    AHEAD = CONV_CLUSTER_ROWS - CONV_CLUSTER_TAPS - 1, /* the row before those of the taps is read late */
+    TURN = CONV_CLUSTER_TURN,
+    FIRST = 2 * TURN - 2 * LAST, /* position of a chain: results begin at 2 * TURN */
     TOKENS = CONV_BWD_TILE + 2 * CONV_CLUSTER_REACH,
-    BUFFERS = 4,
-    GROUPS = CONV_CLUSTER_BLOCKS * CONV_CLUSTER_THREADS / CONV_GROUP
+    POSITIONS = CONV_BWD_TILE + 4 * TURN,
+    BUFFERS = 2,
+    GROUPS = CONV_CLUSTER_BLOCKS * MAX_THREADS / CONV_GROUP
 };
-
-DEV float tree(float v) { return lanes_sum_by_halves<CONV_GROUP>(v); } /* of a group, in all lanes */
+static_assert(VECTOR == 4, "a thread's columns are 8 bytes of bf16, 16 of floats");
+static_assert(TURN == 4, "sums of a turn are a float4");
+static_assert(LAST < TURN, "taps reach from a turn to the one before");
 
 /* What a block knows of a token. */
 struct token {
-    i32 request;
+    i32 request; /* -1: it takes no part */
     float rstd;
-}; /* request -1: it takes no part */
+};
+
+/* What it knows of a position, in a word. Bit j: tap j of z is in the request of this position. Bit REACHED + j: the
+ * position j before is in the request of the oldest one. A token that takes no part is in no request. */
+enum {
+    REACHED = 8,
+    IS_THERE = 1 << LAST, /* the position itself takes part */
+    IS_OLDEST_THERE = 1 << (REACHED + LAST),
+    HAS_ROW = 1 << 16,    /* the oldest position is of the tile: it has results */
+    IS_MINE = 1 << 17,    /* the position itself is: it adds to partials */
+    HAS_GRAD_Z = 1 << 18, /* it takes part, and its gradient of z is needed */
+    ALL_TAPS = (1 << KERNEL_SIZE) - 1,
+    STEADY = ALL_TAPS | ALL_TAPS << REACHED | HAS_ROW | HAS_GRAD_Z
+};
 
 struct place {
-    const token *tokens; /* of the tile and what it reaches, from token `base` on */
-    i64 base;
-    u32 h, first;  /* stream, first column */
-    u32 x, floats; /* shared memory, at this thread's columns: rows; see norm_at() */
-    u32 pitch, sums, bars, group;
+    u32 h;            /* stream */
+    u32 words, rstds; /* addresses in shared memory: of positions */
+    u32 rows, floats; /* of this thread's columns */
+    u32 sums, bars;
     bool has_columns;
 };
-DEV u32 x_at(const place &k, u32 s) { return k.x + s % ROWS * k.pitch; }
-DEV u32 grad_out_at(const place &k, u32 s) { return x_at(k, s) + ROWS * k.pitch; }
 
-/* Behind them, a float for each column: norm_weight as it counts, the sums of its gradient and of bias's, and the
- * `scaled` of the row whose sum has been sent last, the gradients of z of the last positions. Registers are short. */
-DEV u32 norm_at(const place &k) { return k.floats; }
-DEV u32 grad_norm_at(const place &k) { return k.floats + 2 * k.pitch; }
-DEV u32 grad_bias_at(const place &k) { return k.floats + 4 * k.pitch; }
-DEV u32 scaled_at(const place &k) { return k.floats + 6 * k.pitch; }
-DEV u32 grad_z_at(const place &k, u32 s) { return k.floats + (8 + 2 * (s % CONV_CLUSTER_TAPS)) * k.pitch; }
+/* This thread's vector of the row, and first column; a thread without columns does what the first one does. Computed
+ * when needed: registers are short. */
+DEV u32 own_vector(void) { return cluster_rank() * blockDim.x + kept_u32(threadIdx.x); }
+DEV bool has_columns(const short_conv_bwd_args &a) { return own_vector() * VECTOR < (u32)a.hidden; }
+DEV i64 first_column(const short_conv_bwd_args &a) { return has_columns(a) ? own_vector() * VECTOR : 0; }
 
-static_assert(VECTOR == 4, "a thread's columns are 8 bytes of bf16, 16 of floats");
+/* Rows of x of a turn, then of grad_out. */
+enum { ROW = 2 * VECTOR, GRAD_OUT = TURN * ROW, TURN_BYTES = 2 * TURN * ROW };
+DEV u32 row_at(const place &k, i32 p)
+{
+    return k.rows + (u32)p / TURN % CONV_CLUSTER_TURNS * TURN_BYTES + (u32)p % TURN * ROW;
+}
+DEV u32 scaled_at(const place &k, u32 i) { return k.floats + 4 * VECTOR * i; }
+DEV u32 bias_at(const place &k) { return scaled_at(k, TURN); }
+DEV u32 grad_bias_at(const place &k) { return scaled_at(k, TURN + 1); }
+DEV u32 word_at(const place &k, i32 p) { return shared_load_u32(k.words + 4 * (u32)p); }
+DEV float rstd_at(const place &k, i32 p) { return shared_load_f32(k.rstds + 4 * (u32)p); }
+
 DEV void load_floats(u32 at, float (&to)[VECTOR])
 {
     const float4 v = shared_load_f32x4(at);
@@ -77,19 +103,22 @@ DEV void store_floats(u32 at, const float (&v)[VECTOR])
                                       __float_as_uint(v[3])));
 }
 
-struct weights { float conv[VECTOR][KERNEL_SIZE]; };
-struct gradients { float conv[VECTOR][KERNEL_SIZE]; };
+struct weights { float conv[VECTOR][KERNEL_SIZE], norm[VECTOR]; };
+struct gradients { float conv[VECTOR][KERNEL_SIZE], norm[VECTOR]; };
 
 DEV void load_weights(const short_conv_bwd_args &a, const place &k, weights &w)
 {
-    const i64 h = k.h;
-    float norm[VECTOR];
-    load_norm(a.norm, a.numbers, h, k.first, norm);
-    store_floats(norm_at(k), norm);
+    const i64 h = k.h, first = first_column(a);
+    load_norm(a.norm, a.numbers, h, first, w.norm);
+    if (HAS_BIAS && a.bias.data) {
+        float bias[VECTOR];
+        load_vector(a.bias, h * a.hidden + first, bias);
+        store_floats(bias_at(k), bias);
+    }
 #pragma unroll
     for (int v = 0; v < KERNEL_SIZE; v++) {
         float some[VECTOR];
-        load_vector(a.conv, (h * a.hidden + k.first) * KERNEL_SIZE + v * VECTOR, some);
+        load_vector(a.conv, (h * a.hidden + first) * KERNEL_SIZE + v * VECTOR, some);
 #pragma unroll
         for (int i = 0; i < VECTOR; i++) {
             const int n = v * VECTOR + i;
@@ -98,292 +127,346 @@ DEV void load_weights(const short_conv_bwd_args &a, const place &k, weights &w)
     }
 }
 
-/* x, grad_out and grad_x at this thread's columns: of a token; and elements from one to the next of a chain. Adding takes
- * fewer instructions than multiplying for every token. */
-struct pointers {
-    const u16 *x, *grad_out;
-    u16 *grad_x;
+/* Where a chain is. */
+struct walk {
+    const u8 *x, *grad_out;   /* the next row to load */
+    u8 *grad_x;               /* the next one to store */
+    u32 turn, before, oldest; /* rows in shared memory: of this turn, of the one before, of that before it */
+    u32 number;               /* of turns whose sums have been sent, by this block */
 };
-struct steps { i64 x, grad_out, grad_x; };
 
-DEV steps steps_of(const short_conv_bwd_args &a, i64 tokens)
+/* What has been convolved, and gradients of z, of the last positions; of the newest index LAST. */
+struct window { float normed[KERNEL_SIZE][VECTOR], grad_z[KERNEL_SIZE][VECTOR]; };
+
+DEV void shift(window &of) /* the newest is still that of before */
 {
-    return { tokens * a.x.token, tokens * a.grad_out.token, tokens * a.grad_x.token };
-}
-DEV pointers pointers_to(const short_conv_bwd_args &a, i64 token, i64 h, i64 first)
-{
-    const steps before = steps_of(a, token);
-    return { a.x.data + before.x + h * a.x.stream + first,
-             a.grad_out.data + before.grad_out + h * a.grad_out.stream + first,
-             a.grad_x.data + before.grad_x + h * a.grad_x.stream + first };
+#pragma unroll
+    for (int j = 0; j < LAST; j++)
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) {
+            of.normed[j][i] = of.normed[j + 1][i];
+            of.grad_z[j][i] = of.grad_z[j + 1][i];
+        }
 }
 
-/* Begins to load position s of a chain, token number n of the tile. */
-DEV void load_rows(const place &k, i32 s, i32 end, i32 n, pointers &next, const steps &step)
+/* Begins to load a position's rows. */
+DEV void load_rows(const short_conv_bwd_args &a, walk &c, u32 to, bool has_x, bool has_grad_out)
 {
-    if (s < end && k.has_columns && k.tokens[n].request >= 0) {
-        copy_async_8(x_at(k, (u32)s), next.x);
-        if (s >= LAST) copy_async_8(grad_out_at(k, (u32)s), next.grad_out);
-    }
+    if (has_x) copy_async_8(to, c.x);
+    if (has_grad_out) copy_async_8(to + GRAD_OUT, c.grad_out);
+    c.x += a.step.x, c.grad_out += a.step.grad_out;
+}
+
+/* Those of the turn at position p. */
+DEV void load_turn(const short_conv_bwd_args &a, const place &k, walk &c, u32 to, i32 p)
+{
+    const uint4 words = shared_load_u32x4(k.words + 4 * (u32)p);
+    const u32 word[TURN] = { words.x, words.y, words.z, words.w };
+#pragma unroll
+    for (u32 i = 0; i < TURN; i++) load_rows(a, c, to + i * ROW, word[i] & HAS_GRAD_Z, word[i] & HAS_GRAD_Z);
     copy_async_commit();
-    next.x += step.x, next.grad_out += step.grad_out;
 }
 
-/* The rows of a thread without columns: zeros, so that only send_sum() and stores have to tell it apart. */
-DEV void fill_rows(const place &k)
+DEV void find_normed(const weights &w, u32 row, float rstd, window &of)
 {
-#pragma unroll 1
-    for (u32 s = 0; s < ROWS; s++) {
-        shared_store_u32x2(x_at(k, s), make_uint2(0, 0));
-        shared_store_u32x2(grad_out_at(k, s), make_uint2(0, 0));
-    }
+    const uint2 rounded = normed(shared_load_u32x2(row), rstd, w.norm);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) of.normed[LAST][i] = column(rounded, i);
 }
 
-/* The last positions of a chain; of the newest index LAST. */
-struct window {
-    i32 request[KERNEL_SIZE];
-    uint2 normed[KERNEL_SIZE];
-};
-
-DEV void shift(window &w) /* the newest is nothing yet */
+DEV void find_grad_z(const place &k, const conv_numbers &numbers, const weights &w, u32 row, u32 taps, window &of)
 {
-#pragma unroll
-    for (int j = 0; j < LAST; j++) {
-        w.request[j] = w.request[j + 1];
-        w.normed[j] = w.normed[j + 1];
-    }
-    w.request[LAST] = -1;
-    w.normed[LAST] = make_uint2(0, 0);
-}
-
-/* The gradient of z of the newest position, which takes part; if it is one of the tile, what it adds to partials. */
-DEV void find_grad_z(const short_conv_bwd_args &a, const place &k, const weights &w, const window &of, u32 s,
-                     bool is_mine, gradients &sums)
-{
-    const uint2 grad_out = shared_load_u32x2(grad_out_at(k, s));
-    float z[VECTOR] = {}, grad_z[VECTOR];
-    if (a.bias.data) /* no model has one: it is read for every token */
-        if (k.has_columns) load_vector(a.bias, k.h * a.hidden + k.first, z);
-#pragma unroll
-    for (int j = 0; j < KERNEL_SIZE; j++) {
-        const uint2 tap = of.request[j] == of.request[LAST] ? of.normed[j] : make_uint2(0, 0);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) z[i] = fmaf(w.conv[i][j], column(tap, i), z[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++)
-        grad_z[i] = conv_grad_z(&a.numbers, column(grad_out, i), z[i], reciprocal(conv_sigmoid_divisor(z[i])));
-    store_floats(grad_z_at(k, s), grad_z);
-    if (!is_mine) return;
-    if (a.grad_bias) {
-        float bias[VECTOR];
-        load_floats(grad_bias_at(k), bias);
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++) bias[i] += grad_z[i];
-        store_floats(grad_bias_at(k), bias);
-    }
+    float z[VECTOR] = {};
+    if (HAS_BIAS) load_floats(bias_at(k), z);
 #pragma unroll
     for (int j = 0; j < KERNEL_SIZE; j++)
-        if (of.request[j] == of.request[LAST])
+#pragma unroll
+        for (int i = 0; i < VECTOR; i++) z[i] = fmaf(w.conv[i][j], taps >> j & 1 ? of.normed[j][i] : 0.0f, z[i]);
+    const uint2 grad_out = shared_load_u32x2(row + GRAD_OUT);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++)
+        of.grad_z[LAST][i] = conv_grad_z(&numbers, column(grad_out, i), z[i], reciprocal(conv_sigmoid_divisor(z[i])));
+}
+
+/* What the newest position adds to partials. */
+DEV void add_newest(const place &k, u32 taps, const window &of, gradients &sums)
+{
+#pragma unroll
+    for (int j = 0; j < KERNEL_SIZE; j++)
+        if (taps >> j & 1)
 #pragma unroll
             for (int i = 0; i < VECTOR; i++)
-                sums.conv[i][j] = fmaf(grad_z[i], column(of.normed[j], i), sums.conv[i][j]);
-}
-
-/* The gradient of what is convolved, times norm_weight; what it adds to that of norm_weight. */
-DEV void scale(const place &k, const float (&grad)[VECTOR], const uint2 &x, float rstd, float (&scaled)[VECTOR])
-{
-    float norm[VECTOR], sum[VECTOR];
-    load_floats(norm_at(k), norm);
-    load_floats(grad_norm_at(k), sum);
+                sums.conv[i][j] = fmaf(of.grad_z[LAST][i], of.normed[j][i], sums.conv[i][j]);
+    if (!HAS_BIAS) return;
+    float bias[VECTOR];
+    load_floats(grad_bias_at(k), bias);
 #pragma unroll
-    for (int i = 0; i < VECTOR; i++) {
-        sum[i] = conv_grad_norm(grad[i], column(x, i), rstd, sum[i]);
-        scaled[i] = norm[i] * grad[i];
-    }
-    store_floats(grad_norm_at(k), sum);
-    store_floats(scaled_at(k), scaled);
+    for (int i = 0; i < VECTOR; i++) bias[i] += of.grad_z[LAST][i];
+    store_floats(grad_bias_at(k), bias);
 }
 
-/* norm_weight times the gradient of what is convolved, of the oldest position; s is the newest. */
-DEV void find_scaled(const place &k, const weights &w, const window &of, u32 s, const uint2 &x, float rstd,
-                     float (&scaled)[VECTOR])
+/* The gradient of what is convolved, of the oldest position, and what it adds to that of norm_weight; times norm_weight
+ * it is kept for the row of results. */
+DEV void find_scaled(const weights &w, u32 reached, const window &of, const uint2 &x, float rstd, u32 to,
+                     float (&scaled)[VECTOR], gradients &sums)
 {
     float grad[VECTOR] = {};
 #pragma unroll
-    for (int j = 0; j < KERNEL_SIZE; j++) {
-        if (of.request[LAST - j] != of.request[0]) continue;
-        float grad_z[VECTOR];
-        load_floats(grad_z_at(k, s - j), grad_z);
+    for (int j = 0; j < KERNEL_SIZE; j++)
+        if (reached >> j & 1)
 #pragma unroll
-        for (int i = 0; i < VECTOR; i++) grad[i] = fmaf(w.conv[i][j], grad_z[i], grad[i]);
+            for (int i = 0; i < VECTOR; i++) grad[i] = fmaf(w.conv[i][j], of.grad_z[LAST - j][i], grad[i]);
+#pragma unroll
+    for (int i = 0; i < VECTOR; i++) {
+        sums.norm[i] = conv_grad_norm(grad[i], column(x, i), rstd, sums.norm[i]);
+        scaled[i] = w.norm[i] * grad[i];
     }
-    scale(k, grad, x, rstd, scaled);
+    store_floats(to, scaled);
 }
 
-/* Sum number `number` of the warp's group, to all blocks. */
-DEV void send_sum(const short_conv_bwd_args &a, const place &k, u32 number, const float (&scaled)[VECTOR],
-                  const uint2 &x)
+DEV float product_sum(const place &k, const float (&scaled)[VECTOR], const uint2 &x)
 {
-    const u32 buffer = number % BUFFERS, bar = k.bars + 8 * buffer, block = threadIdx.x % 32;
-    if (threadIdx.x == 0) mbar_expect(bar, blockDim.x / 32 * (u32)a.cluster_blocks * 16);
     float sum = 0;
 #pragma unroll
     for (int i = 0; i < VECTOR; i++) sum = fmaf(scaled[i], column(x, i), sum);
-    sum = tree(k.has_columns ? sum : 0); /* 0 times an infinite rstd is NaN */
-    const u32 to = k.sums + (buffer * GROUPS + k.group) * 16;
-    if (block < (u32)a.cluster_blocks)
-        cluster_store_async(cluster_map(to, block), make_float4(sum, 0, 0, 0), cluster_map(bar, block));
+    return k.has_columns ? sum : 0;
 }
 
-/* A row whose sum, number `number`, has been sent; position s. Its gradient goes to `to`. */
-DEV void finish_row(const short_conv_bwd_args &a, const place &k, u32 s, float rstd, u32 number, u16 *to)
+/* Trees over the lanes for the rows of a turn, of which the first step has been done for two and two: a lane has the
+ * sum of row_of_lane(). */
+DEV float trees(float first_two, float last_two)
+{
+    float sum = add_halves(first_two, last_two, 8);
+#pragma unroll
+    for (int half = 4; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
+    return sum;
+}
+DEV u32 row_of_lane(void) { return (threadIdx.x >> 4 & 1) + (threadIdx.x >> 2 & 2); }
+DEV float of_row(float v, int row) { return __shfl_sync(FULL, v, row % 2 * 16 + row / 2 * 8); }
+
+/* The sums of a turn, of the warp's group, to all blocks. */
+DEV void send_sums(const short_conv_bwd_args &a, const place &k, u32 number, float first_two, float last_two)
+{
+    const u32 buffer = number % BUFFERS, bar = k.bars + 8 * buffer, block = threadIdx.x % 32;
+    const float sum = trees(first_two, last_two);
+    const float4 all = make_float4(of_row(sum, 0), of_row(sum, 1), of_row(sum, 2), of_row(sum, 3));
+    const u32 to = k.sums + (buffer * GROUPS + own_vector() / 32) * 16;
+    if (a.cluster_blocks == 1) { /* counts warps */
+        __syncwarp();            /* all lanes have read the sums of the turn before */
+        if (block == 0) {
+            shared_store_u32x4(to, make_uint4(__float_as_uint(all.x), __float_as_uint(all.y), __float_as_uint(all.z),
+                                              __float_as_uint(all.w)));
+            mbar_arrive(bar);
+        }
+        return;
+    }
+    if (threadIdx.x == 0) mbar_expect(bar, blockDim.x / 32 * (u32)a.cluster_blocks * 16);
+    if (block < (u32)a.cluster_blocks) cluster_store_async(cluster_map(to, block), all, cluster_map(bar, block));
+}
+
+/* The slope of row_of_lane() of the turn whose sums have been sent last; its first row is position q. */
+DEV float find_slope(const short_conv_bwd_args &a, const place &k, u32 number, i32 q)
 {
     const u32 buffer = number % BUFFERS, lane = threadIdx.x % 32;
     const u32 num_groups = ((u32)a.hidden + CONV_GROUP * VECTOR - 1) / (CONV_GROUP * VECTOR);
     mbar_wait_cluster(k.bars + 8 * buffer, number / BUFFERS % 2);
     float total = 0;
 #pragma unroll 1
-    for (u32 first = 0; first < num_groups; first += CONV_GROUP)
-        total +=
-            tree(first + lane < num_groups ? shared_load_f32(k.sums + (buffer * GROUPS + first + lane) * 16) : 0.0f);
-    const float slope = conv_slope(&a.numbers, total, rstd);
-    const uint2 x = shared_load_u32x2(x_at(k, s)), go = shared_load_u32x2(grad_out_at(k, s));
-    float scaled[VECTOR], grad_x[VECTOR];
-    load_floats(scaled_at(k), scaled);
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++)
-        grad_x[i] = conv_grad_x(&a.numbers, column(x, i), rstd, slope, scaled[i], column(go, i));
-    if (k.has_columns) *(uint2 *)to = pack(grad_x);
-}
-
-/* Where a chain is. */
-struct walk {
-    i32 begin, count, end; /* its first token; tokens with results; positions */
-    pointers at;           /* x, grad_out: of the next row to load; grad_x: of the oldest position */
-    steps step;
-    u32 number;   /* of rows whose sums have been sent, by this block */
-    bool is_sent; /* the sum of the row before the oldest position */
-};
-
-/* Is all that the next KERNEL_SIZE positions reach in one request, and are they all the tile's own? */
-DEV bool is_steady(const short_conv_bwd_args &a, const place &k, const walk &c, const window &of, i32 s)
-{
-    if (s < 2 * LAST || s >= c.count || of.request[LAST] < 0) return false;
-    bool is_one = true;
-#pragma unroll
-    for (int j = 0; j < LAST; j++) is_one = is_one && of.request[j] == of.request[LAST];
-#pragma unroll
-    for (int j = 0; j < KERNEL_SIZE; j++)
-        is_one = is_one && k.tokens[c.begin + (s + j) * a.dilation].request == of.request[LAST];
-    return is_one;
-}
-
-/* The next KERNEL_SIZE positions, which are steady; gradients of x are wanted, there is SiLU and no bias. The newest position
- * replaces the oldest one in the window: after so many, that is in order again, and nothing has been moved. */
-DEV void run_steady(const short_conv_bwd_args &a, const place &k, const weights &w, walk &c, i32 s, window &of,
-                    gradients &sums)
-{
-    const conv_numbers active = { 0, 0, 0, 1, 0 };
-#pragma unroll
-    for (int newest = 0; newest < KERNEL_SIZE; newest++, s++, c.at.grad_x += c.step.grad_x) {
-        s = (i32)kept_u32((u32)s); /* nothing is computed ahead: registers are short */
-        const i32 n = c.begin + s * a.dilation;
-        load_rows(k, s + AHEAD, c.end, n + AHEAD * a.dilation, c.at, c.step);
-        copy_async_wait<AHEAD>();
-        float norm[VECTOR], z[VECTOR] = {}, grad_z[VECTOR], grad[VECTOR] = {}, scaled[VECTOR];
-        load_floats(norm_at(k), norm);
-        of.normed[newest] = normed(shared_load_u32x2(x_at(k, (u32)s)), k.tokens[n].rstd, norm);
-#pragma unroll
-        for (int j = 0; j < KERNEL_SIZE; j++)
-#pragma unroll
-            for (int i = 0; i < VECTOR; i++)
-                z[i] = fmaf(w.conv[i][j], column(of.normed[(newest + 1 + j) % KERNEL_SIZE], i), z[i]);
-        const uint2 go = shared_load_u32x2(grad_out_at(k, (u32)s));
-#pragma unroll
-        for (int i = 0; i < VECTOR; i++)
-            grad_z[i] = conv_grad_z(&active, column(go, i), z[i], reciprocal(conv_sigmoid_divisor(z[i])));
-        store_floats(grad_z_at(k, (u32)s), grad_z);
-#pragma unroll
-        for (int j = 0; j < KERNEL_SIZE; j++)
-#pragma unroll
-            for (int i = 0; i < VECTOR; i++)
-                sums.conv[i][j] =
-                    fmaf(grad_z[i], column(of.normed[(newest + 1 + j) % KERNEL_SIZE], i), sums.conv[i][j]);
-        if (newest > 0 || c.is_sent)
-            finish_row(a, k, (u32)s - 1 - LAST, k.tokens[n - KERNEL_SIZE * a.dilation].rstd, c.number - 1,
-                       c.at.grad_x - c.step.grad_x);
-#pragma unroll
-        for (int j = 0; j < KERNEL_SIZE; j++) {
-            if (j > 0) load_floats(grad_z_at(k, (u32)(s - j)), grad_z);
-#pragma unroll
-            for (int i = 0; i < VECTOR; i++) grad[i] = fmaf(w.conv[i][j], grad_z[i], grad[i]);
-        }
-        const uint2 x = shared_load_u32x2(x_at(k, (u32)s - LAST));
-        scale(k, grad, x, k.tokens[n - LAST * a.dilation].rstd, scaled);
-        send_sum(a, k, c.number++, scaled, x);
+    for (u32 first = 0; first < num_groups; first += CONV_GROUP) {
+        float v[TURN] = {};
+        if (first + lane < num_groups) load_floats(k.sums + (buffer * GROUPS + first + lane) * 16, v);
+        total += trees(add_halves(v[0], v[1], 16), add_halves(v[2], v[3], 16));
     }
-    c.is_sent = true;
+    return conv_slope(&a.numbers, total, rstd_at(k, q + (i32)row_of_lane()));
 }
 
-/* Tokens LAST * dilation + begin, and every dilation-th from there, `count` of them, counted from `base`. */
-DEV void run_chain(const short_conv_bwd_args &a, const place &k, const weights &w, i32 begin, i32 count, u32 &number,
-                   gradients &sums)
+DEV void store_grad_x(const short_conv_bwd_args &a, const place &k, walk &c, u32 row, u32 i, float rstd, float slope)
 {
-    walk c = { begin,  count, count + 2 * LAST, pointers_to(a, k.base + begin, k.h, k.first), steps_of(a, a.dilation),
-               number, false };
-    const bool can_be_steady = a.grad_x.data && a.numbers.has_activation && !a.bias.data && !a.grad_bias;
-    window of;
+    const conv_numbers adding = { 0, 0, 0, 0, 1 };
+    const uint2 x = shared_load_u32x2(row), grad_out = shared_load_u32x2(row + GRAD_OUT);
+    /* -0 changes no product: fewer instructions than choosing for every column */
+    const uint2 added = a.numbers.adds_input ? grad_out : make_uint2(0x80008000u, 0x80008000u);
+    float scaled[VECTOR], grad_x[VECTOR];
+    load_floats(scaled_at(k, i), scaled);
 #pragma unroll
-    for (int j = 0; j < KERNEL_SIZE; j++) shift(of);
-    c.at.grad_x -= LAST * c.step.grad_x;
+    for (int j = 0; j < VECTOR; j++)
+        grad_x[j] = conv_grad_x(&adding, column(x, j), rstd, slope, scaled[j], column(added, j));
+    if (k.has_columns) *(uint2 *)c.grad_x = pack(grad_x);
+    c.grad_x += a.step.grad_x;
+}
+
+/* The rows of the turn before the one at position p; all are there. */
+DEV void finish_steady(const short_conv_bwd_args &a, const place &k, walk &c, i32 p)
+{
+    const i32 q = p - TURN - LAST;
+    const float slope = find_slope(a, k, c.number - 1, q);
+#pragma unroll
+    for (int i = 0; i < TURN; i++) {
+        const int from = TURN - LAST + i; /* rows after those of the oldest turn */
+        store_grad_x(a, k, c, k.rows + (from < TURN ? c.oldest : c.before) + from % TURN * ROW, i, rstd_at(k, q + i),
+                     of_row(slope, i));
+    }
+}
+
+DEV void finish_any(const short_conv_bwd_args &a, const place &k, walk &c, i32 p)
+{
+    const i32 q = p - TURN - LAST;
+    const float slope = find_slope(a, k, c.number - 1, q);
 #pragma unroll 1
-    for (i32 s = 0; s < AHEAD; s++) load_rows(k, s, c.end, begin + s * a.dilation, c.at, c.step);
-    i32 s = 0;
-#pragma unroll 1
-    while (s < c.end) {
-        if (can_be_steady && is_steady(a, k, c, of, s)) {
-            run_steady(a, k, w, c, s, of, sums);
-            s += KERNEL_SIZE;
+    for (i32 i = 0; i < TURN; i++) {
+        const u32 word = word_at(k, p - TURN + i);
+        const float slope_of_row = of_row(slope, i);
+        if (!(word & HAS_ROW)) continue;
+        if (word & IS_OLDEST_THERE) {
+            store_grad_x(a, k, c, row_at(k, q + i), (u32)i, rstd_at(k, q + i), slope_of_row);
             continue;
         }
-        const i32 n = begin + s * a.dilation;
-        load_rows(k, s + AHEAD, c.end, n + AHEAD * a.dilation, c.at, c.step);
-        copy_async_wait<AHEAD>();
-        shift(of);
-        const token newest = k.tokens[n];
-        of.request[LAST] = newest.request;
-        if (newest.request >= 0) {
-            float norm[VECTOR];
-            load_floats(norm_at(k), norm);
-            of.normed[LAST] = normed(shared_load_u32x2(x_at(k, (u32)s)), newest.rstd, norm);
-            if (s >= LAST) find_grad_z(a, k, w, of, (u32)s, s < LAST + count, sums);
-        }
-        if (c.is_sent)
-            finish_row(a, k, (u32)s - 1 - LAST, k.tokens[n - KERNEL_SIZE * a.dilation].rstd, c.number - 1,
-                       c.at.grad_x - c.step.grad_x);
-        c.is_sent = false;
-        if (s >= 2 * LAST && of.request[0] >= 0) {
-            const uint2 x = shared_load_u32x2(x_at(k, (u32)s - LAST));
-            float scaled[VECTOR];
-            find_scaled(k, w, of, (u32)s, x, k.tokens[n - LAST * a.dilation].rstd, scaled);
-            c.is_sent = a.grad_x.data;
-            if (c.is_sent) send_sum(a, k, c.number++, scaled, x);
-        } else if (s >= 2 * LAST && a.grad_x.data && k.has_columns) {
-            *(uint2 *)c.at.grad_x = make_uint2(0, 0);
-        }
-        s++;
-        c.at.grad_x += c.step.grad_x;
+        if (k.has_columns) *(uint2 *)c.grad_x = make_uint2(0, 0);
+        c.grad_x += a.step.grad_x;
     }
-    if (c.is_sent)
-        finish_row(a, k, (u32)c.end - 1 - LAST, k.tokens[begin + (c.end - KERNEL_SIZE) * a.dilation].rstd, c.number - 1,
-                   c.at.grad_x - c.step.grad_x);
+}
+
+enum { NONE, ANY, WHOLE }; /* rows whose sums have been sent */
+
+/* A turn in which all that taps reach is in one request. There is SiLU. */
+DEV void run_steady(const short_conv_bwd_args &a, const place &k, const weights &w, walk &c, i32 p, i32 mine_end,
+                    int sent, window &of, gradients &sums)
+{
+    const conv_numbers active = { 0, 0, 0, 1, 0 };
+    float sum[TURN];
+#pragma unroll
+    for (int i = 0; i < TURN; i++) {
+        shift(of);
+        const u32 row = k.rows + c.turn + (u32)i * ROW;
+        find_normed(w, row, rstd_at(k, p + i), of);
+        find_grad_z(k, active, w, row, ALL_TAPS, of);
+        if (p + i < mine_end) add_newest(k, ALL_TAPS, of, sums);
+        if (i == 0) {
+            if (sent == WHOLE) finish_steady(a, k, c, p);
+            else if (sent == ANY) finish_any(a, k, c, p);
+            load_turn(a, k, c, k.rows + c.oldest, p + TURN);
+        }
+        const uint2 x = shared_load_u32x2(k.rows + (i < LAST ? c.before + (u32)(TURN - LAST + i) * ROW
+                                                             : c.turn + (u32)(i - LAST) * ROW));
+        float scaled[VECTOR];
+        find_scaled(w, ALL_TAPS, of, x, rstd_at(k, p + i - LAST), scaled_at(k, (u32)i), scaled, sums);
+        sum[i] = product_sum(k, scaled, x);
+        if (i % 2) sum[i] = add_halves(sum[i - 1], sum[i], 16);
+    }
+    if (a.grad_x.data) send_sums(a, k, c.number, sum[1], sum[3]);
+}
+
+/* Position p, whatever it is. */
+DEV void run_position(const short_conv_bwd_args &a, const place &k, const weights &w, i32 p, window &of,
+                      gradients &sums)
+{
+    const u32 word = word_at(k, p), row = row_at(k, p);
+    shift(of);
+    if (word & IS_THERE) find_normed(w, row, rstd_at(k, p), of);
+    if (word & HAS_GRAD_Z) {
+        find_grad_z(k, a.numbers, w, row, word, of);
+        if (word & IS_MINE) add_newest(k, word, of, sums);
+    }
+    if ((word & (HAS_ROW | IS_OLDEST_THERE)) == (HAS_ROW | IS_OLDEST_THERE)) {
+        float scaled[VECTOR];
+        find_scaled(w, word >> REACHED, of, shared_load_u32x2(row_at(k, p - LAST)), rstd_at(k, p - LAST),
+                    scaled_at(k, (u32)p % TURN), scaled, sums);
+    }
+}
+
+DEV void run_any(const short_conv_bwd_args &a, const place &k, const weights &w, walk &c, i32 p, i32 end, int sent,
+                 window &of, gradients &sums)
+{
+    if (sent != NONE) finish_any(a, k, c, p);
+    load_turn(a, k, c, k.rows + c.oldest, p + TURN);
+#pragma unroll 1
+    for (i32 i = p; i < min(p + TURN, end); i++) run_position(a, k, w, i, of, sums);
+    if (!a.grad_x.data) return;
+    float sum[TURN];
+#pragma unroll
+    for (int i = 0; i < TURN; i++) {
+        const u32 word = word_at(k, p + i);
+        sum[i] = 0;
+        if ((word & (HAS_ROW | IS_OLDEST_THERE)) != (HAS_ROW | IS_OLDEST_THERE)) continue;
+        float scaled[VECTOR];
+        load_floats(scaled_at(k, (u32)i), scaled);
+        sum[i] = product_sum(k, scaled, shared_load_u32x2(row_at(k, p + i - LAST)));
+    }
+    send_sums(a, k, c.number, add_halves(sum[0], sum[1], 16), add_halves(sum[2], sum[3], 16));
+}
+
+DEV i32 request_at(const token *chain, i32 p, i32 end, i32 dilation)
+{
+    return p >= FIRST && p < end ? chain[(p - FIRST) * dilation].request : -1;
+}
+
+/* What the block knows of the positions of a chain, whose first token is given: those of all turns, and of one more. */
+DEV void find_positions(const token *chain, i32 count, i32 dilation, u32 *words, float *rstds)
+{
+    const i32 end = 2 * TURN + count;
+#pragma unroll 1
+    for (i32 p = (i32)threadIdx.x; p < end + 2 * TURN; p += (i32)blockDim.x) {
+        const i32 newest = request_at(chain, p, end, dilation), oldest = request_at(chain, p - LAST, end, dilation);
+        u32 word = 0;
+#pragma unroll
+        for (int j = 0; j < KERNEL_SIZE; j++) {
+            const bool is_tap = newest >= 0 && request_at(chain, p - LAST + j, end, dilation) == newest;
+            const bool is_reached = oldest >= 0 && request_at(chain, p - j, end, dilation) == oldest;
+            word |= (is_tap ? 1u : 0u) << j | (is_reached ? 1u : 0u) << (REACHED + j);
+        }
+        if (p >= FIRST + LAST && newest >= 0) word |= HAS_GRAD_Z;
+        if (p >= FIRST + LAST && p < end - LAST) word |= IS_MINE;
+        if (p >= 2 * TURN && p < end) word |= HAS_ROW;
+        words[p] = word;
+        rstds[p] = newest >= 0 ? chain[(p - FIRST) * dilation].rstd : 0.0f;
+    }
+}
+
+/* The chain whose first token with results is `first_token`; there are `count` of them. */
+DEV void run_chain(const short_conv_bwd_args &a, const place &k, const weights &w, const token *chain, i64 first_token,
+                   i32 count, u32 *words, float *rstds, u32 &number, gradients &sums)
+{
+    const i64 before = (first_token - (i64)LAST * a.dilation), h = k.h, first = first_column(a);
+    walk c = { (const u8 *)(a.x.data + before * a.x.token + h * a.x.stream + first),
+               (const u8 *)(a.grad_out.data + before * a.grad_out.token + h * a.grad_out.stream + first),
+               (u8 *)(a.grad_x.data + first_token * a.grad_x.token + h * a.grad_x.stream + first),
+               2 * TURN_BYTES,
+               TURN_BYTES,
+               0,
+               number };
+    const i32 end = 2 * TURN + count;
+    window of = {};
+#pragma unroll 1
+    for (i32 p = FIRST; p < 3 * TURN; p++) {
+        const bool is_there = request_at(chain, p, end, a.dilation) >= 0;
+        load_rows(a, c, row_at(k, p), is_there, is_there && p >= FIRST + LAST);
+    }
+    copy_async_commit();
+    __syncthreads(); /* words and rstds have been read */
+    find_positions(chain, count, a.dilation, words, rstds);
+    __syncthreads();
+    copy_async_wait<0>();
+#pragma unroll 1
+    for (i32 p = FIRST; p < 2 * TURN; p++) run_position(a, k, w, p, of, sums);
+    int sent = NONE;
+#pragma unroll 1
+    for (i32 p = 2 * TURN; p < end; p += TURN) {
+        copy_async_wait<0>();
+        const uint4 words = shared_load_u32x4(k.words + 4 * (u32)p);
+        const bool is_steady = (words.x & words.y & words.z & words.w & STEADY) == STEADY && a.numbers.has_activation;
+        if (is_steady) run_steady(a, k, w, c, p, end - LAST, sent, of, sums);
+        else run_any(a, k, w, c, p, end, sent, of, sums);
+        if (a.grad_x.data) sent = is_steady ? WHOLE : ANY, c.number++;
+        const u32 free = c.oldest;
+        c.oldest = c.before, c.before = c.turn, c.turn = free;
+    }
+    if (sent != NONE) finish_any(a, k, c, 2 * TURN + (count + TURN - 1) / TURN * TURN);
     number = c.number;
 }
 
 /* Requests and rstd of the tile's tokens and of what they reach. */
 DEV void find_tokens(const short_conv_bwd_args &a, i64 base, i32 count, i64 h, token *tokens,
-                     request_scratch<CONV_CLUSTER_THREADS> &scratch)
+                     request_scratch<MAX_THREADS> &scratch)
 {
 #pragma unroll 1
     for (i32 some = 0; some < count; some += (i32)blockDim.x) {
@@ -406,11 +489,12 @@ DEV void store_vector(float *to, const float (&v)[VECTOR])
 
 DEV void store_partials(const short_conv_bwd_args &a, const place &k, i64 channel, const gradients &sums)
 {
-    float sum[VECTOR];
-    load_floats(grad_norm_at(k), sum);
-    if (a.grad_norm) store_vector(a.grad_norm + channel, sum);
-    load_floats(grad_bias_at(k), sum);
-    if (a.grad_bias) store_vector(a.grad_bias + channel, sum);
+    if (a.grad_norm) store_vector(a.grad_norm + channel, sums.norm);
+    if (a.grad_bias) {
+        float sum[VECTOR];
+        load_floats(grad_bias_at(k), sum);
+        store_vector(a.grad_bias + channel, sum);
+    }
     if (!a.grad_conv) return;
 #pragma unroll
     for (int v = 0; v < KERNEL_SIZE; v++) {
@@ -428,64 +512,74 @@ DEV void run(const short_conv_bwd_args &a)
 {
     SHARED_DYNAMIC(memory, 128);
     SHARED(token[TOKENS], tokens);
+    SHARED(uint4[POSITIONS / TURN], words_of_turns);
+    SHARED(float[POSITIONS], rstds);
     SHARED(u64[BUFFERS], bars);
     SHARED(float4[BUFFERS * GROUPS], buffers);
-    SHARED(request_scratch<CONV_CLUSTER_THREADS>, scratch);
-    static_assert(sizeof tokens + sizeof bars + sizeof buffers + sizeof scratch <= CONV_CLUSTER_STATIC,
+    SHARED(request_scratch<MAX_THREADS>, scratch);
+    static_assert(sizeof tokens + sizeof words_of_turns + sizeof rstds + sizeof bars + sizeof buffers +
+                          sizeof scratch <=
+                      CONV_CLUSTER_STATIC,
                   "CONV_CLUSTER_STATIC");
-    const u32 tid = threadIdx.x, warps = blockDim.x / 32;
-    const i64 cluster = blockIdx.x / (u32)a.cluster_blocks, rank = blockIdx.x % (u32)a.cluster_blocks;
+    u32 *const words = (u32 *)words_of_turns;
+    const u32 tid = threadIdx.x;
+    const i64 cluster = blockIdx.x / (u32)a.cluster_blocks;
     const i64 partial = cluster / a.num_streams;
-    const u32 h = (u32)(cluster - partial * a.num_streams), first = ((u32)rank * blockDim.x + tid) * VECTOR;
+    const u32 h = (u32)(cluster - partial * a.num_streams);
     const i32 reach = LAST * a.dilation;
     if (tid == 0) {
 #pragma unroll
-        for (int i = 0; i < BUFFERS; i++) mbar_init(shared_address(bars + i), 1);
+        for (int i = 0; i < BUFFERS; i++)
+            mbar_init(shared_address(bars + i), a.cluster_blocks > 1 ? 1 : blockDim.x / 32);
         mbar_init_fence();
     }
     __syncthreads();
     cluster_arrive_relaxed();
     cluster_wait(); /* mbarriers of all blocks are initialised */
     pdl_wait();
-    place k = { tokens,
-                0,
-                h,
-                first,
-                shared_address(memory) + tid * VECTOR * 2,
-                shared_address(memory) + (2 * ROWS * blockDim.x + tid * 2) * VECTOR * 2,
-                blockDim.x * VECTOR * 2,
-                shared_address(buffers),
-                shared_address(bars),
-                (u32)rank * warps + tid / 32,
-                kept_u32(first < a.hidden) != 0 }; /* else compared again for every row */
+    const place k = { h,
+                      shared_address(words),
+                      shared_address(rstds),
+                      shared_address(memory) + blockDim.x * CONV_CLUSTER_FLOAT_BYTES + tid * CONV_CLUSTER_ROW_BYTES,
+                      shared_address(memory) + tid * CONV_CLUSTER_FLOAT_BYTES,
+                      shared_address(buffers),
+                      shared_address(bars),
+                      has_columns(a) };
     weights w = {};
     gradients sums = {};
     const float zeros[VECTOR] = {};
     store_floats(grad_bias_at(k), zeros);
-    store_floats(grad_norm_at(k), zeros);
-    store_floats(norm_at(k), zeros);
-    if (k.has_columns) load_weights(a, k, w);
-    else fill_rows(k);
-    const i64 begin = partial * a.partial_tokens, end = min(begin + a.partial_tokens, a.num_tokens);
+    store_floats(bias_at(k), zeros);
+    load_weights(a, k, w);
     u32 number = 0;
 #pragma unroll 1
-    for (i64 tile = begin; tile < end; tile += CONV_BWD_TILE) {
+    for (i64 tile = partial * a.partial_tokens;; tile += CONV_BWD_TILE) {
+        const i64 end =
+            min((i64)(kept_u32((u32)partial) + 1) * a.partial_tokens, a.num_tokens); /* not kept, as above */
+        if (tile >= end) break;
         const i32 count = (i32)min((i64)CONV_BWD_TILE, end - tile);
-        k.base = tile - reach;
         __syncthreads(); /* tokens have been read */
-        find_tokens(a, k.base, count + 2 * reach, h, tokens, scratch);
+        find_tokens(a, tile - reach, count + 2 * reach, h, tokens, scratch);
 #pragma unroll 1
-        for (i32 c = 0; c < min(a.dilation, count); c++)
-            run_chain(a, k, w, c, (count - c + a.dilation - 1) / a.dilation, number, sums);
+        for (i32 c = 0; c < min(a.dilation, count); c++) {
+            const i32 chain_count = (count - c + a.dilation - 1) / a.dilation;
+            run_chain(a, k, w, tokens + c, tile + c, chain_count, words, rstds, number, sums);
+        }
     }
-    if (k.has_columns) store_partials(a, k, (partial * a.num_streams + h) * a.hidden + first, sums);
+    if (k.has_columns) store_partials(a, k, (partial * a.num_streams + h) * a.hidden + first_column(a), sums);
     __syncwarp();
     cluster_arrive_relaxed();
     cluster_wait(); /* no block stores into one that has ended */
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(CONV_CLUSTER_THREADS, 1)
+/* Blocks of an SM: on devices after sm_90 fewer, since registers would spill. */
+#if __CUDA_ARCH__ < 1000
+#define MIN_BLOCKS (CONV_CLUSTER_THREADS / MAX_THREADS)
+#else
+#define MIN_BLOCKS (CONV_CLUSTER_THREADS * 3 / 4 / MAX_THREADS)
+#endif
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, MIN_BLOCKS)
     short_conv_bwd_cluster(const __grid_constant__ short_conv_bwd_args a)
 {
 #if __CUDA_ARCH__ >= 900

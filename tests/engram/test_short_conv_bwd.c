@@ -170,9 +170,14 @@ TEST(num_sms)
 
 TEST(fast_number_of_partials)
 {
-    CHECK_INT(tgl_engram_short_conv_num_partials(4), 66);
-    CHECK_INT(tgl_engram_short_conv_num_partials(0), 264);
-    CHECK_INT(tgl_engram_short_conv_num_partials(1000), 1);
+    CHECK_INT(tgl_engram_short_conv_num_partials(4, 1024), 66);
+    CHECK_INT(tgl_engram_short_conv_num_partials(4, 2560), 23);
+    CHECK_INT(tgl_engram_short_conv_num_partials(4, 2561), 19);
+    CHECK_INT(tgl_engram_short_conv_num_partials(4, 7168), 8);
+    CHECK_INT(tgl_engram_short_conv_num_partials(0, 0), 528);
+    CHECK_INT(tgl_engram_short_conv_num_partials(1, 512), 528);
+    CHECK_INT(tgl_engram_short_conv_num_partials(1000, 8), 1);
+    CHECK_INT(tgl_engram_short_conv_num_partials(INT64_MAX, INT64_MAX), 1);
 }
 
 /* ---- errors ---- */

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Engram's layers as a training loop uses them: main_grad behind checkpoints and hooks on saved tensors, leading
 dimensions, and gradients that nobody wants."""
+import ctypes
+import pathlib
 import weakref
 
 import pytest
@@ -288,6 +290,17 @@ def test_wanted(name, device):
             assert torch.equal(made, want) if is_wanted else made is None
     with pytest.raises(ValueError, match=f"^wanted: has 1 items, want {count}"):
         call(wanted=[True])
+
+
+def test_num_conv_partials():
+    """As many as C finds fast."""
+    library, = pathlib.Path(engram.__file__).parents[1].glob("libtegula.*")
+    num_partials = ctypes.CDLL(str(library)).tgl_engram_short_conv_num_partials
+    num_partials.restype, num_partials.argtypes = ctypes.c_int64, [ctypes.c_int64] * 2
+    for streams, hidden in ((1, 1), (1, 512), (1, 513), (2, 2560), (4, 2560), (4, 7168), (600, 8)):
+        x, one = torch.zeros(1, streams, hidden).bfloat16(), torch.ones(1, streams)
+        made = engram.short_conv_bwd(x, x, x[0], torch.zeros(streams * hidden, 2), one)
+        assert made[1].shape == (num_partials(streams, hidden), streams, hidden)
 
 
 @pytest.mark.parametrize("form, index", [(f, i) for f, n in (("gate", 5), ("gate_kv", 4), ("conv", 5)) for i in range(n)])

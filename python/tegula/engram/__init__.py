@@ -155,6 +155,14 @@ def _of_kv(weights):
     return {"k": "kv", "v": "kv", "grad_k": "grad_kv", "grad_v": "grad_kv", **_of_weights(weights)}
 
 
+def _num_conv_partials(x):
+    """tgl_engram_short_conv_num_partials(), for symbolic sizes too."""
+    shape = getattr(x, "shape", ())
+    num_streams, hidden = shape[-2:] if len(shape) > 1 else (1, 1)
+    blocks = (max(hidden, 1) + 511) // 512
+    return max((464 if blocks > 2 else 528) // (max(num_streams, 1) * blocks), 1)
+
+
 def _both(weight_fused, weights):
     """(weight_hidden, weight_embed) for the builtins: the fused weight alone is the first."""
     if weights is None:
@@ -380,7 +388,7 @@ def short_conv_bwd(grad_out: AnyTensor, x: Array, norm_weight: Array, conv_weigh
     """
     wanted = _wanted(wanted, 4)
     made = _short_conv_bwd(grad_out, x, norm_weight, _taps(conv_weight), rstd, bias, mask, cu_seqlens, dilation,
-                           _is_silu(activation), add_input, zero_centered, *wanted, out=out)
+                           _is_silu(activation), add_input, zero_centered, *wanted, _num_conv_partials(x), out=out)
     return _without(made, wanted)
 
 
