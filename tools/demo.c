@@ -317,20 +317,23 @@ static tgl_status time_stages(block *b)
     const double fp8 = 1 + 4.0 / CHANNELS, bf16 = 2; /* bytes of a value and its share of a scale factor */
     double routing = 0;
     for (int i = LOGITS; i < WORKSPACE; i++) routing += (double)bytes_of(b, i);
-    demo_stage stages[NUM_STAGES] = {
-        [ROUTE] = { "        route", "logits -> experts, weights, positions", routing },
-        [CAST] = { "        per_token_cast", "bf16 -> e4m3, a factor per 128", t * h * (bf16 + fp8) },
-        [EXPAND] = { "        expand_to_fused_with_sf", "tokens -> their experts' rows", (t + n) * h * fp8 },
-        [GATE_UP] = { "        cast_back", "in place of gate and up: e4m3 -> bf16", n * h * (fp8 + bf16) },
-        [SWIGLU] = { "        swiglu_forward_and_per_token_cast", "gates, ups -> e4m3", pairs * h * (bf16 + fp8 / 2) },
-        [DOWN] = { "        cast_back", "in place of down: e4m3 -> bf16", n * h / 2 * (fp8 + bf16) },
-        [REDUCE] = { "        reduce_fused", "rows -> weighted sums", (pairs + t) * h / 2 * bf16 },
-    };
     stage_call calls[NUM_STAGES];
-    for (int s = 0; s < NUM_STAGES; s++) {
-        calls[s] = (stage_call){ b, s };
-        stages[s].call = run_stage, stages[s].context = &calls[s];
-    }
+    for (int i = 0; i < NUM_STAGES; i++) calls[i] = (stage_call){ b, i };
+    const demo_stage stages[NUM_STAGES] = {
+        [ROUTE] = { "        route", "logits -> experts, weights, positions", routing, run_stage, &calls[ROUTE] },
+        [CAST] = { "        per_token_cast", "bf16 -> e4m3, a factor per 128", t * h * (bf16 + fp8), run_stage,
+                   &calls[CAST] },
+        [EXPAND] = { "        expand_to_fused_with_sf", "tokens -> their experts' rows", (t + n) * h * fp8, run_stage,
+                     &calls[EXPAND] },
+        [GATE_UP] = { "        cast_back", "in place of gate and up: e4m3 -> bf16", n * h * (fp8 + bf16), run_stage,
+                      &calls[GATE_UP] },
+        [SWIGLU] = { "        swiglu_forward_and_per_token_cast", "gates, ups -> e4m3", pairs * h * (bf16 + fp8 / 2),
+                     run_stage, &calls[SWIGLU] },
+        [DOWN] = { "        cast_back", "in place of down: e4m3 -> bf16", n * h / 2 * (fp8 + bf16), run_stage,
+                   &calls[DOWN] },
+        [REDUCE] = { "        reduce_fused", "rows -> weighted sums", (pairs + t) * h / 2 * bf16, run_stage,
+                     &calls[REDUCE] },
+    };
     return demo_time(b->on, stages, NUM_STAGES);
 }
 
