@@ -142,10 +142,10 @@ static void split(const DLTensor *kv, key_and_value *made)
 
 static bool has_value(const DLTensor *hidden_states, const DLTensor *kv)
 {
-    if (kv->shape[1] == hidden_states->shape[1] + 1) return true;
-    PyErr_Format(PyExc_ValueError, "kv: shape is [%lld, %lld, %lld], want [%lld, %lld, %lld]", (long long)kv->shape[0],
-                 (long long)kv->shape[1], (long long)kv->shape[2], (long long)hidden_states->shape[0],
-                 (long long)hidden_states->shape[1] + 1, (long long)hidden_states->shape[2]);
+    const int64_t *is = kv->shape, *x = hidden_states->shape;
+    if (is[0] == x[0] && is[1] == x[1] + 1 && is[2] == x[2]) return true;
+    PyErr_Format(PyExc_ValueError, "kv: shape is [%lld, %lld, %lld], want [%lld, %lld, %lld]", (long long)is[0],
+                 (long long)is[1], (long long)is[2], (long long)x[0], (long long)x[1] + 1, (long long)x[2]);
     return false;
 }
 

@@ -262,6 +262,8 @@ def test_errors(device):
             (lambda: engram.engram_gate_fwd(x, k, v, fused, 0.0, 1e-6, sign="one"), "sign: "),
             (lambda: engram.engram_gate_kv_fwd(x, kv[:, 1:], fused, 1e-20, 1e-6),
              r"kv: shape is \[3, 2, 8\], want \[3, 3, 8\]"),
+            (lambda: engram.engram_gate_kv_fwd(x, torch.cat([kv, kv]), fused, 1e-20, 1e-6),
+             r"kv: shape is \[6, 3, 8\], want \[3, 3, 8\]"),
             (lambda: engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6, True, None, True),
              "inplace: is True, want False with save_for_backward"),
             (lambda: engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6, zero_centered=True), "weight_embed: is None")):

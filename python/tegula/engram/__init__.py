@@ -42,7 +42,7 @@ class NGram(_typing.NamedTuple):
 def _named(error, **names):
     """A builtin's error with the name that the argument has here."""
     name, colon, rest = str(error).partition(":")
-    return type(error)(names.get(name, name) + colon + rest)
+    return type(error)(names[name] + colon + rest) if name in names else error
 
 
 def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = None, start_pos: Array | None = None,
