@@ -286,6 +286,7 @@ const case_op gate_conv_fwd_cases = {
         /* blocks of more threads, clusters of them, and more columns than any has */
         "num_tokens=11 num_streams=1 hidden=1024,1032,2560,2568,5120,5128,7168,7176,8192,8200 requests=2 past=ring start=small",
         /* rows that are not alive: the blocks of a cluster say nothing of them */
+        "num_tokens=20 num_streams=1 hidden=2064 norm=f32 conv=f32 norm_centered=1",
         "num_tokens=20 num_streams=1 hidden=2056,4104,5080 bias=none,f32 requests=3 past=ring start=small mask=some",
         "num_tokens=90 num_streams=1 hidden=3072,5632,7424 requests=5 past=ring start=small drafts=0 mask=some"),
     .lists[CASE_SLOW] = CASE_LINES(

@@ -23,7 +23,8 @@ TEST(short_conv_fwd) /* few rows and more: one of each kernel */
 }
 TEST(short_conv_bwd)
 {
-    check_far("engram_short_conv_bwd", "x grad_out grad_x", "num_tokens=3 num_streams=2 hidden=7,64 num_partials=2");
+    check_far("engram_short_conv_bwd", "x grad_out grad_x",
+              "num_tokens=3 num_streams=2 hidden=7,64 dilation=1,3 num_partials=2");
 }
 TEST(gate_conv_fwd)
 {
