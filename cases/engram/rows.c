@@ -187,6 +187,8 @@ const case_op rows_cases = {
         "num_tokens=70 max_ngram=1,2,3,4,5,8,9,40 num_heads=1,3,8 num_layers=1,2,5 requests=30 ids=small mask=some "
         "stop_id=1 past=history",
         "num_tokens=70 max_ngram=6,7 requests=30 ids=small mask=some stop_id=1",
+        "num_tokens=33,96 max_ngram=5,6,7,8 requests=none ids=small mask=some stop_id=1 vocabulary=0,6 hash_masked=0,1",
+        "num_tokens=96 max_ngram=4 num_heads=64 num_layers=4 requests=none ids=small",
         "num_tokens=70 max_ngram=9 requests=7 ids=small vocabulary=7 mask=some stop_id=2 past=history",
         "num_tokens=70 max_ngram=4 num_heads=0,4 requests=7 past=none,history,newest start=none,small,zero ids=small "
         "mask=none,no,all,some stop_id=none,5 hash_masked=0,1",
