@@ -15,7 +15,7 @@ static const struct { const char *entry; bool is_ordered; } messages[] = {
 };
 // clang-format on
 
-static int arrived(void *library, const char *entry, uint64_t first_seed, uint64_t num_seeds)
+static int arrived(void *library, const char *entry, uint32_t num_blocks, uint64_t first_seed, uint64_t num_seeds)
 {
     static const uint32_t zeros[256];
     int count = 0;
@@ -23,7 +23,7 @@ static int arrived(void *library, const char *entry, uint64_t first_seed, uint64
         emu.Seed(seed);
         dptr memory = device_copy(zeros, sizeof zeros), out = device_copy(zeros, 4);
         void *args[] = { &memory, &out };
-        CHECK_INT(launch(kernel_of(library, entry), 2, 64, 1, COOPERATIVE, 0, args), 0);
+        CHECK_INT(launch(kernel_of(library, entry), num_blocks, 64, 1, COOPERATIVE, 0, args), 0);
         CU(CtxSynchronize());
         uint32_t *seen = host_copy(out, 4);
         count += seen[0] == 64;
@@ -101,10 +101,11 @@ TEST(messages)
     start();
     CU(LibraryLoadData(&library, cubin, NULL, NULL, 0, NULL, NULL, 0));
     for (size_t i = 0; i < sizeof messages / sizeof *messages; i++) {
-        const int n = arrived(library, messages[i].entry, 1, (uint64_t)num_seeds);
+        const int n = arrived(library, messages[i].entry, 2, 1, (uint64_t)num_seeds);
         CHECK_THAT(messages[i].is_ordered ? n == num_seeds : n < num_seeds, "%s: %d of %d messages arrive",
                    messages[i].entry, n, num_seeds);
-        CHECK_INT(arrived(library, messages[i].entry, 0, 1), 1); /* in order: all of them */
+        CHECK_INT(arrived(library, messages[i].entry, 2, 0, 1), 1); /* in order: all of them */
     }
+    CHECK_INT(arrived(library, "one_poller", 64, 1, (uint64_t)num_seeds), num_seeds);
     free(cubin);
 }

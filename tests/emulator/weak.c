@@ -22,7 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_LATE = 256, PIECE = 16 };
+enum { MAX_LATE = 256, PIECE = 16, STUCK_ROUNDS = 1000 /* half of QUIET_LIMIT */ };
 typedef struct {
     unsigned char *to, old[PIECE], value[PIECE]; /* value: of a reduction, its operand */
     void (*apply)(void *, const void *);         /* a reduction; NULL: a store */
@@ -83,14 +83,17 @@ static void show_some(late_list *l, int is_in) /* to all blocks, by chance */
 
 void emu_weak_enter(block *b)
 {
-    if (!lists || (b == in && emu_random() % 16)) return;
+    const int is_stuck = emu_group.quiet_rounds > STUCK_ROUNDS;
+    if (!lists || (b == in && !is_stuck && emu_random() % 16)) return;
     if (in) {
         late_list *l = list_of(in);
         show_some(l, 1);
         for (int i = l->n - 1; i >= 0; i--) take_out(&l->store[i]);
     }
     in = NULL;
-    show_some(&lists[emu_random() % emu_group.num_blocks], 0); /* also those of blocks that have ended */
+    /* Also those of blocks that have ended. If a single thread polls, chance would take too long to find its store. */
+    if (!is_stuck) show_some(&lists[emu_random() % emu_group.num_blocks], 0);
+    for (emu_u32 i = 0; is_stuck && i < emu_group.num_blocks; i++) show_some(&lists[i], 0);
     late_list *l = list_of(b);
     for (int i = 0; i < l->n; i++) put_in(&l->store[i]);
     in = b;

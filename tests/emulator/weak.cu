@@ -122,6 +122,15 @@ extern "C" __global__ void early_load(u32 *memory, u32 *out)
     pdl_wait();
     out[threadIdx.x] = v;
 }
+/* Once all others have ended, one thread polls for one store. */
+extern "C" __global__ void one_poller(u32 *memory, u32 *out)
+{
+    if (threadIdx.x) return;
+    if (blockIdx.x == 0) store_relaxed_u32(memory + 128, 1);
+    if (blockIdx.x != 1) return;
+    while (load_relaxed_u32(memory + 128) == 0) { }
+    out[0] = 64;
+}
 extern "C" __global__ void early_poll(u32 *memory, u32 *out)
 {
     const u32 v = load_relaxed_u32(memory);
