@@ -82,6 +82,9 @@ def table(path, op=None, against=None):
     on_gpu = any(r.get("graph_us") is not None for r in shown)
     if on_gpu:
         columns += [("graph us", "---:"), ("host us", "---:")]
+    gathers = any(r.get("gather_us") for r in shown)        # rows of a table in host memory: a plain gather of them
+    if gathers:
+        columns += [("gather us", "---:"), ("of gather", "---:")]
     best = best_of(against) if against else {}
     if against:
         columns += [(next(iter(best.values()))["peer"].split(",")[0] + " us", "---:"), ("ratio", "---:")]
@@ -92,6 +95,9 @@ def table(path, op=None, against=None):
                  percent(r.get("copy_share")), number(r.get("warm_us"))]
         if on_gpu:
             cells += [number(r.get("graph_us")), number(r.get("host_ns"), 1e-3)]
+        if gathers:
+            gather = r.get("gather_us")
+            cells += [number(gather), percent(gather / r["cold_us"])] if gather else ["", ""]
         if against:
             peer = best.get(r["row"])
             cells += [number(peer["cold_us"]), f"{r['cold_us'] / peer['cold_us']:.2f}"] if peer else ["", ""]
