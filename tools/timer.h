@@ -11,7 +11,7 @@ typedef struct {
 } timer_stats;
 
 typedef struct {
-    bool quick;       /* fewer calls: good to a few percent, not for the record */
+    bool quick;       /* fewer calls, smaller flushes on the CPU: good to a few percent, not for the record */
     bool flush_reads; /* cold by reading a large buffer (clean lines); else by overwriting one */
     bool use_events;  /* do not even try CUPTI */
 } timer_options;
