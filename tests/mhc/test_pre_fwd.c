@@ -253,6 +253,7 @@ TEST(only_inputs_matter)
             results all = fused(b, &c);
             for (int s = 0; s < 4; s++)
                 for (int has_pdl = 0; has_pdl < 2; has_pdl++) {
+                    if (b->is_emulated && has_pdl != (s + i) % 2) continue; /* there it costs seconds */
                     char when[64];
                     snprintf(when, sizeof when, "%d SMs, PDL %d", (int)sms[s], has_pdl);
                     CHECK_OK(tgl_set_num_sms(b->device.device_id, (int)sms[s]));
