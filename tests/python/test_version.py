@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One version everywhere: header, package, change log, tag."""
+"""One version everywhere: header, package, change log, tag; and of clang-format, whose versions break lines differently."""
 import pathlib
 import re
 import subprocess
@@ -26,3 +26,14 @@ def test_tag():
         pytest.skip("this commit has no version's tag")
     assert tags == [f"v{tegula.__version__}"]
     assert not re.search(rf"^## {re.escape(tegula.__version__)}, unreleased$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+
+
+def test_clang_format():
+    """The hook brings its own: with a language of the system it would be skipped where there is none, and pass. pyproject.toml
+    has it for contributors."""
+    version = re.search(r"(?m)^clang-format==(\S+)$", (ROOT / "scripts/requirements.txt").read_text())[1]
+    hook, = re.findall(r"(?ms)^      - id: clang-format$.*?(?=^      - id:|\Z)", (ROOT / ".pre-commit-config.yaml").read_text())
+    assert re.search(r"(?m)^        language: python$", hook), hook
+    assert re.search(r"additional_dependencies: \[clang-format==(.+)\]", hook)[1] == version
+    dev = re.search(r"(?ms)^dev = \[(.*?)\]$", (ROOT / "pyproject.toml").read_text())[1]
+    assert f'"clang-format=={version}"' in dev and '"pre-commit"' in dev
