@@ -76,6 +76,7 @@ def set_num_threads(num_threads: int) -> None:
 
 
 def get_num_threads() -> int:
+    """CPU threads of an op: what was set, or what OpenMP would use."""
     return _tegula.get_num_threads()
 
 
@@ -85,6 +86,7 @@ def set_pdl(use_pdl: bool) -> None:
 
 
 def get_pdl() -> bool:
+    """Whether programmatic dependent launch is used, where the GPU has it."""
     return _tegula.get_pdl()
 
 
@@ -96,6 +98,7 @@ def set_jit_mode(mode: str) -> None:
 
 
 def get_jit_mode() -> str:
+    """'auto' or 'never': see set_jit_mode()."""
     return _JIT_MODES[_tegula.get_jit_mode()]
 
 

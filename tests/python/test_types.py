@@ -98,6 +98,15 @@ def test_dir_and_docstring(name):
     assert name in dir(module) and len(inspect.getdoc(FUNCTIONS[name])) > 20
 
 
+def test_modules():
+    """Settings have help, and modules show what is theirs."""
+    config = tegula.config
+    assert [name for name in config.__all__ if not inspect.getdoc(getattr(config, name))] == []
+    for module in [tegula.modeling.engram, *(getattr(tegula, name) for name in MODULES)]:
+        shown = {name for name in dir(module) if name[0] != "_" and not inspect.ismodule(getattr(module, name))}
+        assert shown <= set(module.__all__), module.__name__
+
+
 # ---- type checkers ----
 
 def wrong_lines():
@@ -109,24 +118,35 @@ def checker(name):
         importlib.util.find_spec(name) is None, reason=f"no {name} here")])
 
 
-@pytest.mark.parametrize("name", [checker("mypy"), checker("pyright")])
-def test_type_checker(name, tmp_path):
-    """Accepts all right calls and refuses each wrong one."""
+def run_checker(name, tmp_path):
+    """{a line that it finds wrong}, and all that it says."""
     calls = shutil.copy(CALLS, tmp_path)
-    if name == "mypy":
-        # as an installed package: its own code is of no interest
-        (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-tegula.*]\nfollow_imports = silent\n")
-        done = subprocess.run([sys.executable, "-m", "mypy", "--config-file", tmp_path / "mypy.ini", "--cache-dir",
-                               tmp_path, calls], capture_output=True, text=True,
-                              env={"MYPYPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin"})
-        lines = re.findall(r"^(\S+\.pyi?):(\d+): error", done.stdout, re.MULTILINE)
-        assert {pathlib.Path(path).name for path, _ in lines} == {CALLS.name}, done.stdout
-        found = {int(line) for _, line in lines}
-    else:
+    if name == "pyright":
         (tmp_path / "pyrightconfig.json").write_text(json.dumps(
             {"include": [CALLS.name], "extraPaths": [str(PACKAGE.parent)]}))
         done = subprocess.run([sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p",
                                tmp_path], capture_output=True, text=True)
-        found = {d["range"]["start"]["line"] + 1 for d in json.loads(done.stdout)["generalDiagnostics"]
-                 if d["severity"] == "error"}
-    assert found == wrong_lines(), done.stdout
+        assert done.stdout, done.stderr
+        return {d["range"]["start"]["line"] + 1 for d in json.loads(done.stdout)["generalDiagnostics"]
+                if d["severity"] == "error"}, done.stdout
+    # as an installed package: its own code is of no interest
+    (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-tegula.*]\nfollow_imports = silent\n")
+    done = subprocess.run([sys.executable, "-m", name, "--config-file", tmp_path / "mypy.ini", "--cache-dir",
+                           tmp_path, calls], capture_output=True, text=True,
+                          env={"MYPYPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin"})
+    lines = re.findall(r"^(\S+\.pyi?):(\d+): error", done.stdout, re.MULTILINE)
+    assert {pathlib.Path(path).name for path, _ in lines} == {CALLS.name}, done.stdout + done.stderr
+    return {int(line) for _, line in lines}, done.stdout
+
+
+@pytest.mark.parametrize("name", [checker("mypy"), checker("pyright")])
+def test_type_checker(name, tmp_path):
+    """Accepts all right calls and refuses each wrong one."""
+    found, said = run_checker(name, tmp_path)
+    assert found == wrong_lines(), said
+
+
+def test_a_type_checker_that_does_not_start(tmp_path):
+    """What it said on stderr is in the message."""
+    with pytest.raises(AssertionError, match="No module named not_mypy"):
+        run_checker("not_mypy", tmp_path)

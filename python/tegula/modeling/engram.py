@@ -320,3 +320,7 @@ def short_conv(x: Tensor, norm_weight: Tensor, conv_weight: Tensor, dilation: in
 
 __all__ = ["EngramGateFn", "EngramGateKvFn", "EngramLookupFn", "ShortConvFn", "engram_gate", "engram_gate_kv", "lookup",
            "short_conv"]
+
+
+def __dir__():
+    return __all__
