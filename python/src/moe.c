@@ -279,7 +279,7 @@ static op_row rows[] = {
       .call = call_get_fused_mapping_with_psum,
       .workspace = workspace_get_fused_mapping_with_psum },
     { .text = "get_fused_mapping_with_psum" MAPPING PSUM_OUTPUTS,
-      .doc = "The same, then count and psum_end.",
+      .doc = "get_fused_mapping, then count and psum_end.",
       .check = check_get_fused_mapping_with_psum,
       .is_wrapped = true,
       .call = call_get_fused_mapping_with_psum,
@@ -291,7 +291,7 @@ static op_row rows[] = {
       .call = call_route_with_psum,
       .workspace = workspace_route_with_psum },
     { .text = "route_with_psum" ROUTE PSUM_OUTPUTS,
-      .doc = "The same, then count and psum_end.",
+      .doc = "route, then count and psum_end.",
       .check = check_route_with_psum,
       .is_wrapped = true,
       .call = call_route_with_psum,
@@ -315,7 +315,7 @@ static op_row rows[] = {
       .call = call_reduce_fused },
     { .text = "reduce_fused_e4m3(x[N, H], x_sf[N]?, topk_weights[T, K]?, token_topk_to_pos[T, K], sf[One]?) "
               "-> out: e4m3[T, H]",
-      .doc = "The same, times sf, in e4m3.",
+      .doc = "reduce_fused, times sf, in e4m3.",
       .is_wrapped = true,
       .call = call_reduce_fused_e4m3 },
 };

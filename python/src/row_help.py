@@ -3,15 +3,17 @@
 
     row_help.py LIBRARY OUTPUT.h STUB_FOLDER|- DOMAIN.c...
 
-Writes the docstrings of the builtins, as C strings in the order of the rows, and a stub per domain, <folder>/_moe.pyi.
-Rows have names, defaults and what a function returns; dtypes and the names of sizes come from the signatures by which the
-library checks its calls. These are strings in the library: they are made from macros of many files."""
+Writes the docstrings of the builtins, as C strings in the order of the rows, and stubs: of the builtins of each domain,
+<folder>/_moe.pyi, and of what is written in Python around them, <folder>/moe/__init__.pyi. Rows have
+names, defaults and what a function returns; dtypes and the names of sizes come from the signatures by which the library
+checks its calls. These are strings in the library: they are made from macros of many files."""
 import json
 import pathlib
 import re
 import sys
 import textwrap
 
+from module_stub import stub_of_module
 from row_examples import EXAMPLES
 from row_text import read_rows
 
@@ -20,25 +22,35 @@ from row_text import read_rows
 SIGNATURE = re.compile(rb"(?<=\0)(?:moe_|quant_)?(\w+)\((\w+: [ -~]*?)\)(?: -> ([ -~]*?))?(?: where [ -~]*)?(?=\0)")
 TENSOR = re.compile(r"(\w+): (\([^)]*\)|[\w|]+)\[([^]]*)\]")
 ALIASES = {"per_token_cast_back": "cast_back", "short_conv": "engram_short_conv_fwd",
-           "short_conv_alone": "engram_short_conv_fwd", "short_conv_bwd": "engram_short_conv_bwd"}
+           "short_conv_alone": "engram_short_conv_fwd", "short_conv_bwd": "engram_short_conv_bwd",
+           "engram_gate_kv_fwd": "engram_gate_fwd", "engram_gate_kv_fwd_alone": "engram_gate_fwd",
+           "engram_gate_kv_fwd_inplace": "engram_gate_fwd", "engram_gate_kv_bwd": "engram_gate_bwd"}
+_KEY_AND_VALUE = "bf16", ["num_tokens", "num_streams + 1", "hidden"]
+TENSORS = {"kv": _KEY_AND_VALUE, "grad_kv": _KEY_AND_VALUE}     # of rows alone
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn", "i64": "int64",
           "i32": "int32", "u8": "uint8", "bool": "bool", "ue8m0": "float8_e8m0fnu", "any": "any dtype",
           "sf": "float32, or packed int32", "e2m1": "int8 (pairs of e2m1)", "e5m6": "uint8 (e5m6)"}
 
 
 def read_signatures(library):
-    """{op: {tensor: (dtypes, sizes)}} of the longest form of each op."""
+    """{op: {tensor: (dtypes, sizes)}} of the longest form of each op, with the dtypes of all forms."""
     found = {}
     text = re.sub(rb" \(\w+, \w+\)", b"", pathlib.Path(library).read_bytes())   # a note to a size
     for op, inputs, outputs in sorted(SIGNATURE.findall(text), key=lambda words: sum(map(len, words))):
-        found[op.decode()] = {name: (words, sizes.split(", "))
+        known = found.get(op.decode(), {})
+        found[op.decode()] = {name: (either(words, known.get(name, (words,))[0]), sizes.split(", "))
                               for name, words, sizes in TENSOR.findall(f"{inputs.decode()}, {outputs.decode()}")}
     return found
 
 
+def either(words, others):
+    """'e4m3' and 'bf16|e4m3' as 'e4m3|bf16'."""
+    return words if "(" in words else "|".join(dict.fromkeys([*words.split("|"), *others.split("|")]))
+
+
 def signature_of(row, signatures):
     if row.name in ALIASES:
-        return signatures.get(ALIASES[row.name], {})
+        return {**TENSORS, **signatures.get(ALIASES[row.name], {})}
     begins = [op for op in signatures if row.name.startswith(op) or f"{row.module}_{row.name}".startswith(op)]
     return signatures.get(max(begins, key=len, default=""), {})
 
@@ -181,6 +193,15 @@ def head_of(row):
 
 # ---- stubs ----
 
+PACKAGE = pathlib.Path(__file__).parent.parent / "tegula"
+
+
+def write(folder, name, text):
+    path = pathlib.Path(folder, name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
 STUB = '''# Made from the rows of python/src/{module}.c.
 from typing import Any, Literal, overload
 
@@ -242,8 +263,11 @@ def main(library, output, folder, *sources):
         if folder != "-":
             public = [stub_of(row, text) for row, text in zip(rows, docstrings) if not row.is_wrapped]
             module = pathlib.Path(source).stem
-            pathlib.Path(folder, f"_{module}.pyi").write_text(STUB.format(module=module) + "".join(public),
-                                                              encoding="utf-8")
+            write(folder, f"_{module}.pyi", STUB.format(module=module) + "".join(public))
+            written = PACKAGE / module / "__init__.py"
+            if written.exists():
+                by_name = {row.name: text for row, text in zip(rows, docstrings)}
+                write(folder, f"{module}/__init__.pyi", stub_of_module(written, by_name))
     # json.dumps() writes ASCII strings as C reads them.
     lines = ",\n".join("    " + "\n    ".join(json.dumps(line) for line in text.splitlines(keepends=True))
                        for text in helps)

@@ -4,7 +4,8 @@ from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
-# Of the argument whose library makes the outputs: torch's tensors, of Parameters too, or another's arrays.
+# Of the argument whose library makes the outputs: torch's tensors, of Parameters too, or another's arrays. To mypy a result of
+# this type is Any, so the stubs have two forms of each function (python/src/module_stub.py).
 AnyTensor = TypeVar("AnyTensor", Tensor, Any)
 Saved = Any         # a tensor for the backward, or None if none was wanted
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The examples in the help of mHC's and Engram's functions run, and give what they say."""
+"""The examples in the help of functions written in Python, and of all of mHC's and Engram's, run and give what they say."""
 import doctest
 import importlib
 import inspect
@@ -8,13 +8,17 @@ import pytest
 import torch
 
 import tegula
-from tegula import engram, mhc, modeling
+from tegula import engram, mhc, modeling, moe, quant
 from tegula.modeling.mhc import ops
+from tegula.quant.cast_back_e5m6_kernel import cast_back_e5m6
+from tegula.quant.per_token_cast_to_e5m6_kernel import per_token_cast_to_e5m6
 
 NEED_A_GPU = {"engram_lookup_staged"}
-MODULES = engram, mhc, modeling.engram, modeling.mhc, ops
+MODULES = engram, mhc, moe, quant, modeling.engram, modeling.mhc, ops
 WRITTEN = {f"{module.__name__}.{name}": f for module in MODULES for name in module.__all__
-           if inspect.isfunction(f := getattr(module, name)) and name not in NEED_A_GPU}
+           if inspect.isfunction(f := getattr(module, name)) and (
+               name not in NEED_A_GPU or torch.cuda.is_available())}
+WRITTEN |= {f.__name__: f for f in (cast_back_e5m6, per_token_cast_to_e5m6)}
 MADE = {f"{module.__name__}.{name}": f for module in (engram, mhc) for name in module.__all__
         if inspect.isbuiltin(f := getattr(module, name))}
 

@@ -6,6 +6,7 @@ from typing import Any, Optional
 import numpy
 import torch
 from torch import Tensor
+from typing_extensions import assert_type
 
 import tegula
 import tegula.v2.mhc as v2_mhc
@@ -34,6 +35,31 @@ def right(x: Tensor, weight: torch.nn.Parameter, array: "numpy.ndarray[Any, nump
         tegula.transpose.batched_transpose(x)
     assert tegula.compile_count() >= 0 and tegula.utils.align(5, 4) == 8 and lengths
     return made + back + denominator + mixed + rows
+
+
+def kinds(x: Tensor, weight: torch.nn.Parameter, array: "numpy.ndarray[Any, numpy.dtype[numpy.float32]]") -> None:
+    """Of functions written in Python too, torch's tensors give torch's, others what the stubs do not know."""
+    assert_type(topk_gate(x, 8), Tensor)
+    assert_type(tegula.moe.reduce_fused(x, None, x), Tensor)
+    assert_type(tegula.moe.reduce_fused((weight, None), None, x), Tensor)
+    assert_type(tegula.moe.reduce_fused(array, None, array), Any)
+    mapping = tegula.moe.get_fused_mapping(x, 256, 0, 128)
+    assert_type(mapping[0], Tensor)
+    assert_type(mapping[7], list[int])
+    assert_type(tegula.moe.get_fused_mapping(array, 256, 0, 128)[0], Any)
+    assert_type(tegula.quant.unpack_from_e2m1fn_x2(x), Tensor)
+    assert_type(tegula.quant.unpack_from_e2m1fn_x2(array), Any)
+    out, (codes, sf), *grads = tegula.quant.swiglu_backward_and_per_token_cast((x, x), x, x, x, x, 64)
+    assert_type(codes, Tensor)
+    assert_type(tegula.engram.engram_lookup(table=array, indices=x), Tensor)
+    assert_type(tegula.engram.engram_lookup(x, weight), Tensor)
+    assert_type(tegula.engram.engram_lookup(x, array), Any)
+    assert_type(tegula.engram.engram_lookup_bwd(x, x, 9), tuple[Tensor, Tensor, Tensor])
+    assert_type(tegula.engram.short_conv(x, x, x), tuple[Tensor, ...])
+    assert_type(tegula.engram.engram_gate_fwd(x, x, x, x, 1e-20, 1e-6)[0], Tensor)
+    assert_type(tegula.engram.engram_sinkhorn_step(x, x, x, 1e-8), tuple[Tensor, Tensor])
+    assert_type(tegula.mhc.mhc_pre_fwd(x, x, x, x), tuple[Tensor, ...])
+    assert_type(tegula.mhc.mhc_post_bwd(array, x, x, x), tuple[Any, ...])
 
 
 def layers(x: Tensor, fn: torch.nn.Parameter, mask: Optional[Tensor]) -> Tensor:
@@ -82,6 +108,8 @@ def wrong(x: Tensor) -> None:
     tegula.transpose.transpose(x, x)                            # wrong: out is a keyword
     tegula.moe.topk_gates(x, 8)                                 # wrong: no such function
     tegula.config.set_num_threads("4")                          # wrong: a string
+    tegula.moe.reduce_fused(x, None)                            # wrong: the positions are missing
+    tegula.engram.engram_lookup_bwd(x, x, 9, grad_table=x)[0]   # wrong: the result is None
     number: int = topk_gate(x, 8)                               # wrong: a tensor
     a, b = topk_gate(x, 8), tegula.quant.per_token_cast(x, "e4m3", 128).shape   # wrong: a pair has no shape
     print(number, a, b)

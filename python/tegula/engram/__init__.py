@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import typing as _typing
 
+from .._help import helped_by as _helped_by
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
 from .._tegula import (
     engram_gate_bwd as _engram_gate_bwd, engram_gate_conv_fwd as _engram_gate_conv_fwd,
@@ -45,15 +46,24 @@ def _named(error, **names):
     return type(error)(names[name] + colon + rest) if name in names else error
 
 
+@_helped_by(_engram_rows)
 def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = None, start_pos: Array | None = None,
                 history: Array | None = None, ring: Array | None = None, slots: Array | None = None,
                 image_token_mask: Array | None = None, *, layout: Literal["ltc", "tlc"] = "ltc",
                 history_newest_first: bool = False, hash_masked: bool = False, keep_ring: bool = False,
                 null_slot: int | None = None, out: Array | None = None) -> AnyTensor:
-    """From raw token ids to table rows, for all layers, in one launch: [L, T, C], or [T, L, C] with layout "tlc", in
-    the dtype of ngram.offsets. Request b has tokens cu_seqlens[b] .. cu_seqlens[b + 1] - 1; start_pos[b] tokens of it
-    came before. Their raw ids are in history [B, N - 1], oldest first, or in row slots[b] of ring [S, R], by position
-    modulo R, where the ids of this call are then stored. Rows of masked, negative and unmapped tokens are -1.
+    """From raw token ids to table rows, for all layers, in one launch. Request b has tokens cu_seqlens[b] ..
+    cu_seqlens[b + 1] - 1; start_pos[b] tokens of it came before. Their raw ids are in history, oldest first, or in row
+    slots[b] of ring, by position modulo ring_size, where the ids of this call are then stored. Rows of masked, negative
+    and unmapped tokens are -1.
+
+    Args:
+        ngram: an NGram
+        layout: 'ltc' or 'tlc', the order of the result's dimensions
+
+    Returns:
+        rows: as ngram.offsets [num_layers, num_tokens, (max_ngram - 1) * num_heads]; with layout
+            'tlc' [num_tokens, num_layers, (max_ngram - 1) * num_heads]
 
     Example:
         >>> ngram = NGram(torch.ones(1, 2, dtype=torch.int64), torch.full((1, 1, 3), 97), torch.arange(3).view(1, 3) * 97, 0)
@@ -75,15 +85,23 @@ def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = N
     return rows.swapaxes(0, 1) if tlc else rows
 
 
+@_helped_by(_engram_lookup)
 def engram_lookup(table: Array, indices: AnyTensor, table_sf: Array | None = None, *, row_begin: int = 0,
                   packed: bool = False, dtype: object = None, num_sms: int = 0, out: Array | None = None,
                   out_sf: Array | None = None) -> AnyTensor:
-    """Rows indices[t, c] - row_begin of a table [R, D], as [T, C, D]; zeros where there is no such row. An e4m3 table
-    becomes bfloat16, its codes times 2^(E - 127) with a byte E of table_sf [R, D / 32] for 32 codes, or times table_sf
-    [1]; other tables, and those with dtype= their own, are copied; dtype=torch.bfloat16 rounds. packed: [T, C, D + D /
-    32] bytes, codes and then scale factors. out_sf [T, C * D / 128], int32 with columns side by side, gets the factors
-    of copied codes as an FP8 GEMM takes them. For indices on a GPU, table and table_sf [R, D / 32] may be in pinned
-    memory; num_sms bounds the SMs that read it.
+    """Rows indices[t, c] - row_begin of a table; zeros where there is no such row. An e4m3 table becomes bfloat16, its
+    codes times 2^(E - 127) with a byte E of table_sf for 32 codes, or times the one factor of table_sf; other tables, and
+    those with dtype= their own, are copied; dtype=torch.bfloat16 rounds. packed: bytes, codes and then scale factors.
+    out_sf, with columns side by side, gets the factors of copied codes as an FP8 GEMM takes them. For indices on a GPU,
+    table and table_sf of bytes may be in pinned memory; num_sms bounds the SMs that read it.
+
+    Args:
+        table_sf: uint8 or float8_e8m0fnu [table_rows, dim / 32], or float32 [1], or None
+        dtype: a dtype, or None
+
+    Returns:
+        out: in dtype [num_tokens, num_columns, dim]; with packed uint8
+            [num_tokens, num_columns, dim + dim / 32]
 
     Example:
         >>> engram_lookup(torch.randn(100, 64), torch.randint(100, (5, 3))).shape
@@ -97,22 +115,46 @@ def engram_lookup(table: Array, indices: AnyTensor, table_sf: Array | None = Non
     return _engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
 
 
+@_helped_by(_engram_lookup_staged)
 def engram_lookup_staged(table: Array, indices: AnyTensor, table_sf: Array, staging: Array, *, row_begin: int = 0,
                          out: Array | None = None) -> AnyTensor:
     """engram_lookup with packed=True by the copy engine, for indices on a GPU and a table in host memory, which need not
     be pinned: in the order of the stream indices are copied to staging, CPU cores gather rows to staging, one copy
-    brings them to the GPU. No SM is used. staging is pinned, of at least -(-4 * n // 256) * 256 + n * (D + D // 32)
-    bytes for n indices of 4 bytes; table and staging are in use until the stream has passed. Experimental."""
+    brings them to the GPU. No SM is used. staging is pinned, of at least -(-4 * n // 256) * 256 + n * (dim + dim // 32)
+    bytes for n indices of 4 bytes; table and staging are in use until the stream has passed. Experimental.
+
+    Example:
+        >>> table, table_sf = torch.randn(100, 64).to(torch.float8_e4m3fn), torch.full((100, 2), 127, dtype=torch.uint8)
+        >>> indices = torch.randint(100, (5, 3), dtype=torch.int32, device="cuda")
+        >>> staging = torch.empty(256 + 15 * 66, dtype=torch.uint8, pin_memory=True)
+        >>> engram_lookup_staged(table, indices, table_sf, staging).shape
+        torch.Size([5, 3, 66])
+    """
     return _engram_lookup_staged(indices, table, table_sf, staging, row_begin, out=out)
 
 
+@_typing.overload
+def engram_lookup_bwd(grad_out: AnyTensor, indices: Array, num_rows: int, *, row_begin: int = 0,
+                      grad_table: None = None,
+                      out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor]: ...
+
+
+@_typing.overload
+def engram_lookup_bwd(grad_out: AnyTensor, indices: Array, num_rows: int, *, row_begin: int = 0, grad_table: Array,
+                      out: None = None) -> None: ...
+
+
+@_helped_by(_engram_lookup_bwd, _engram_lookup_bwd_into)
 def engram_lookup_bwd(grad_out: AnyTensor, indices: Array, num_rows: int, *, row_begin: int = 0,
                       grad_table: Array | None = None,
-                      out: tuple[Array | None, ...] | None = None) -> _typing.Any:
+                      out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor] | None:
     """The gradient of a table's num_rows rows, from that of engram_lookup's output: (unique_rows, grad_rows,
-    num_unique), the rows that occur in ascending order, then -1; their sums in float32, of which those behind num_unique
-    are not written; how many they are, [1]. With grad_table [num_rows, D], float32, sums are added to it, and the result
-    is None. num_rows 0 is all. The order of summation is defined: results do not depend on the device.
+    num_unique), the rows that occur in ascending order, then -1; their sums, of which those behind num_unique are not
+    written; how many they are. With grad_table, of num_rows rows, sums are added to it, and the result is None. num_rows 0
+    is all. The order of summation is defined: results do not depend on the device.
+
+    Args:
+        grad_table: float32 [table_rows, dim], or None; is written
 
     Example:
         >>> rows, sums, count = engram_lookup_bwd(torch.ones(2, 3, 64), torch.tensor([[7, 9, 7], [9, 9, -1]]), 100)
@@ -177,17 +219,23 @@ def _both(weight_fused, weights):
 _NOT_SAVED = (None,) * 4
 
 
+@_helped_by(_engram_gate_fwd)
 def engram_gate_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: Array | None, eps: float,
                     clamp_value: float, save_for_backward: bool = True, *, weights: tuple[Array, Array] | None = None,
                     image_token_mask: Array | None = None, add_residual: bool = True, zero_centered: bool = False,
                     sign: Literal["zero", "bit"] = "zero",
                     out: object = None) -> tuple[AnyTensor, Saved, Saved, Saved, Saved]:
-    """hidden_states [T, H, D] + gate * v [T, D], where the gate of a token and stream is the sigmoid of the signed root
-    of the dot product of two RMS norms, of hidden_states and k [T, H, D]. Returns (output, dot, gate_score, rstd_x,
-    rstd_k), of which the backward needs the last four; None without save_for_backward. weights = (weight_hidden,
-    weight_embed) in place of their product weight_fused; zero_centered: they are stored minus 1. Masked tokens keep
-    their hidden_states. sign: what a score of 0 becomes, "zero" (gate 0.5) or "bit" (by its sign bit). out= takes the
-    outputs, or the output alone if nothing is saved.
+    """hidden_states + gate * v, where the gate of a token and stream is the sigmoid of the signed root of the dot product
+    of two RMS norms, of hidden_states and k. Returns (output, dot, gate_score, rstd_x, rstd_k), of which the backward
+    needs the last four; None without save_for_backward. weights = (weight_hidden, weight_embed) in place of their
+    product weight_fused; zero_centered: they are stored minus 1. Masked tokens keep their hidden_states. sign: what a
+    score of 0 becomes, "zero" (gate 0.5) or "bit" (by its sign bit). out= takes the outputs, or the output alone if
+    nothing is saved.
+
+    Args:
+        weight_fused: float32 [num_streams, hidden], or None
+        weights: two of bfloat16 or float32 [num_streams, hidden], or None
+        save_for_backward: bool
 
     Example:
         >>> x, v, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 64).bfloat16(), torch.rand(4, 64)
@@ -205,13 +253,20 @@ def engram_gate_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: 
         raise _named(e, **_of_weights(weights)) from None
 
 
+@_helped_by(_engram_gate_kv_fwd)
 def engram_gate_kv_fwd(hidden_states: AnyTensor, kv: Array, weight_fused: Array | None, eps: float, clamp_value: float,
                        save_for_backward: bool = True, image_token_mask: Array | None = None, inplace: bool = False, *,
                        weights: tuple[Array, Array] | None = None, add_residual: bool = True,
                        zero_centered: bool = False, sign: Literal["zero", "bit"] = "bit",
                        out: object = None) -> tuple[AnyTensor, Saved, Saved, Saved, Saved]:
-    """engram_gate_fwd with keys and value in one tensor kv [T, H + 1, D], the value last. inplace writes to
-    hidden_states and returns it.
+    """engram_gate_fwd with keys and value in one tensor kv, the value last. inplace writes to hidden_states and returns
+    it.
+
+    Args:
+        weight_fused: float32 [num_streams, hidden], or None
+        weights: two of bfloat16 or float32 [num_streams, hidden], or None
+        save_for_backward: bool
+        inplace: bool
 
     Example:
         >>> x, kv = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 5, 64).bfloat16()
@@ -235,6 +290,7 @@ def engram_gate_kv_fwd(hidden_states: AnyTensor, kv: Array, weight_fused: Array 
         raise _named(e, output="hidden_states" if inplace else "output", **_of_kv(weights)) from None
 
 
+@_helped_by(_engram_gate_bwd)
 def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Array, weight_fused: Array | None,
                     dot: Array, gate_score: Array, rstd_x: Array, rstd_k: Array, clamp_value: float, *,
                     weights: tuple[Array, Array] | None = None, image_token_mask: Array | None = None,
@@ -242,8 +298,13 @@ def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Arra
                     wanted: _typing.Sequence[bool] = (True,) * 4,
                     out: tuple[Array | None, ...] | None = None) -> tuple[Saved, Saved, Saved, Saved]:
     """The gradients of engram_gate_fwd: (grad_hidden_states, grad_k, grad_v, grad_w_partial). The sum of grad_w_partial
-    [P, H, D] over its rows is the gradient of the product of the weights: see grad_w_reduce. Those that are not wanted
+    over its first dimension is the gradient of the product of the weights: see grad_w_reduce. Those that are not wanted
     are None and cost nothing.
+
+    Args:
+        weight_fused: float32 [num_streams, hidden], or None
+        weights: two of bfloat16 or float32 [num_streams, hidden], or None
+        wanted: a bool for each result
 
     Example:
         >>> x, v, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 64).bfloat16(), torch.rand(4, 64)
@@ -263,6 +324,7 @@ def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Arra
     return _without(made, wanted)
 
 
+@_helped_by(_engram_gate_kv_bwd)
 def engram_gate_kv_bwd(grad_out: AnyTensor, hidden_states: Array, kv: Array, weight_fused: Array | None, dot: Array,
                        gate_score: Array, rstd_x: Array, rstd_k: Array, clamp_value: float,
                        image_token_mask: Array | None = None, *, weights: tuple[Array, Array] | None = None,
@@ -271,6 +333,11 @@ def engram_gate_kv_bwd(grad_out: AnyTensor, hidden_states: Array, kv: Array, wei
                        out: tuple[Array | None, ...] | None = None) -> tuple[Saved, Saved, Saved]:
     """The gradients of engram_gate_kv_fwd: (grad_hidden_states, grad_kv, grad_w_partial). Those that are not wanted are
     None and cost nothing.
+
+    Args:
+        weight_fused: float32 [num_streams, hidden], or None
+        weights: two of bfloat16 or float32 [num_streams, hidden], or None
+        wanted: a bool for each result
 
     Example:
         >>> x, kv, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 5, 64).bfloat16(), torch.rand(4, 64)
@@ -334,6 +401,7 @@ def _ring_of(past_state, taps, dilation):
     return past_state.clone(memory_format=torch.contiguous_format), start_pos
 
 
+@_helped_by(_short_conv)
 def short_conv(x: AnyTensor, norm_weight: Array, conv_weight: Array, dilation: int = 3, eps: float = 1e-5,
                activation: Literal["silu", "none"] = "silu", bias: Array | None = None, add_input: bool = False,
                residual: Array | None = None, cu_seqlens: Array | None = None, past_state: Array | None = None,
@@ -341,12 +409,23 @@ def short_conv(x: AnyTensor, norm_weight: Array, conv_weight: Array, dilation: i
                start_pos: Array | None = None, mask: Array | None = None, zero_centered: bool = False,
                round_each: bool = False, keep_ring: bool = False, null_slot: int | None = None,
                out: object = None) -> tuple[AnyTensor, ...]:
-    """RMSNorm of x [T, H, D], a causal depthwise convolution over the tokens of each request with taps conv_weight
-    [H * D, K] (or [H * D, 1, K]) dilation tokens apart, SiLU; x is added if add_input, and residual. Returns (out,
-    rstd); rstd is None without save_for_backward. Normed rows before a chunk are in row slots[b] of ring [S, R, H, D],
-    by position modulo R, where those of this call are then stored, or in past_state [B, (K - 1) * dilation, H, D],
-    oldest first; the result is then (out, rstd, present_state). mask: tokens that count as 0, and whose result is the residual. zero_centered:
-    norm_weight is stored minus 1. round_each: rounds to bfloat16 after every step, as eager PyTorch does.
+    """RMSNorm of x, a causal depthwise convolution over the tokens of each request with taps conv_weight dilation tokens
+    apart, SiLU; x is added if add_input, and residual. Returns (out, rstd); rstd is None without save_for_backward.
+    Normed rows before a chunk are in row slots[b] of ring, by position modulo ring_size, where those of this call are
+    then stored, or in past_state, oldest first; the result is then (out, rstd, present_state). mask: tokens that count as
+    0, and whose result is the residual. zero_centered: norm_weight is stored minus 1. round_each: rounds to bfloat16
+    after every step, as eager PyTorch does.
+
+    Args:
+        conv_weight: bfloat16 or float32 [num_streams * hidden, kernel_size], or
+            [num_streams * hidden, 1, kernel_size]
+        activation: 'silu' or 'none'
+        past_state: bfloat16 [num_requests, (kernel_size - 1) * dilation, num_streams, hidden],
+            or None
+        save_for_backward: bool
+
+    Returns:
+        present_state: as past_state, if that is given
 
     Example:
         >>> out, rstd = short_conv(torch.randn(6, 4, 64).bfloat16(), torch.ones(4, 64), torch.randn(256, 4))
@@ -369,15 +448,21 @@ def short_conv(x: AnyTensor, norm_weight: Array, conv_weight: Array, dilation: i
     return (*made, _present(ring, cu_seqlens, x.shape[0])) if is_past else tuple(made)
 
 
+@_helped_by(_short_conv_bwd)
 def short_conv_bwd(grad_out: AnyTensor, x: Array, norm_weight: Array, conv_weight: Array, rstd: Array, dilation: int = 3,
                    activation: Literal["silu", "none"] = "silu", bias: Array | None = None, add_input: bool = False,
                    cu_seqlens: Array | None = None, *, mask: Array | None = None, zero_centered: bool = False,
                    wanted: _typing.Sequence[bool] = (True,) * 4,
                    out: tuple[Array | None, ...] | None = None) -> tuple[Saved, Saved, Saved, Saved]:
-    """The gradients of short_conv: (grad_x, grad_norm_partial [P, H, D], grad_conv_partial [P, H * D, K],
-    grad_bias_partial [P, H * D]). The sums over the first dimension of the last three are the gradients of the weights.
-    That of residual is grad_out. What came before a chunk counts as 0. Those that are not wanted are None and cost
-    nothing.
+    """The gradients of short_conv: (grad_x, grad_norm_partial, grad_conv_partial, grad_bias_partial). The sums over the
+    first dimension of the last three are the gradients of the weights. That of residual is grad_out. What came before a
+    chunk counts as 0. Those that are not wanted are None and cost nothing.
+
+    Args:
+        conv_weight: bfloat16 or float32 [num_streams * hidden, kernel_size], or
+            [num_streams * hidden, 1, kernel_size]
+        activation: 'silu' or 'none'
+        wanted: a bool for each result
 
     Example:
         >>> x, norm_weight, conv_weight = torch.randn(6, 4, 64).bfloat16(), torch.ones(4, 64), torch.randn(256, 4)
@@ -392,6 +477,7 @@ def short_conv_bwd(grad_out: AnyTensor, x: Array, norm_weight: Array, conv_weigh
     return _without(made, wanted)
 
 
+@_helped_by(_engram_gate_conv_fwd)
 def engram_gate_conv_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: Array | None, eps: float,
                          clamp_value: float, norm_weight: Array, conv_weight: Array, dilation: int = 3,
                          norm_eps: float = 1e-5, activation: Literal["silu", "none"] = "silu",
@@ -401,10 +487,17 @@ def engram_gate_conv_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fu
                          norm_zero_centered: bool = False, round_each: bool = False, mask: Array | None = None,
                          ring: Array | None = None, slots: Array | None = None, start_pos: Array | None = None,
                          keep_ring: bool = False, null_slot: int | None = None, out: Array | None = None) -> AnyTensor:
-    """hidden_states [T, H, D] + gv + silu(conv(norm(gv))), gv = gate * v [T, D] rounded to bfloat16: in one pass, bit
-    for bit, what engram_gate_fwd gives with add_residual=False, and short_conv makes of it with add_input=True and
-    residual=hidden_states. The gate's arguments, weights, zero_centered and sign are those of engram_gate_fwd, the others those
-    of short_conv; k and v may be views of one tensor. Masked tokens keep their hidden_states, and count as 0.
+    """hidden_states + gv + silu(conv(norm(gv))), gv = gate * v rounded to bfloat16: in one pass, bit for bit, what
+    engram_gate_fwd gives with add_residual=False, and short_conv makes of it with add_input=True and
+    residual=hidden_states. The gate's arguments, weights, zero_centered and sign are those of engram_gate_fwd, the others
+    those of short_conv; k and v may be views of one tensor. Masked tokens keep their hidden_states, and count as 0.
+
+    Args:
+        weight_fused: float32 [num_streams, hidden], or None
+        weights: two of bfloat16 or float32 [num_streams, hidden], or None
+        conv_weight: bfloat16 or float32 [num_streams * hidden, kernel_size], or
+            [num_streams * hidden, 1, kernel_size]
+        activation: 'silu' or 'none'
 
     Example:
         >>> x, v, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 64).bfloat16(), torch.rand(4, 64)
@@ -430,6 +523,7 @@ def _as_matrix(name, x, shape):
     return x.reshape(1, -1)
 
 
+@_helped_by(_engram_sinkhorn_momentum_update)
 def engram_sinkhorn_momentum_update(grad: AnyTensor, momentum_buffer: Array, beta1: float, nesterov: bool = True, *,
                                     out: Array | None = None) -> AnyTensor:
     """momentum_buffer = beta1 * momentum_buffer + (1 - beta1) * grad, in place. Returns beta1 * momentum_buffer + (1 -
@@ -455,6 +549,7 @@ def _num_partials(num_rows):
     return max((num_rows + rows_of_each - 1) // rows_of_each, 1)
 
 
+@_helped_by(_engram_sinkhorn_step)
 def engram_sinkhorn_step(matrix: AnyTensor, row_scale: Array, col_scale: Array, eps: float,
                          col_sumsq: Array | None = None, *,
                          out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor]:

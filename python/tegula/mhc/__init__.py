@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
+from .._help import helped_by as _helped_by
 from .._rows import functions as _functions
 from .._tegula import (
     mhc_norm_fn_bwd as _mhc_norm_fn_bwd, mhc_norm_fn_bwd_into as _mhc_norm_fn_bwd_into,
@@ -21,15 +22,19 @@ if _TYPE_CHECKING:
     from typing import Any
 
     from .._mhc import *            # a stub made from the table of functions
-    from .._typing import Array
+    from .._typing import AnyTensor, Array
 
 globals().update(_functions("mhc"))
 
 
+@_helped_by(_mhc_pre_apply_mix_bwd)
 def mhc_pre_apply_mix_bwd(grad_out: Array, x: Array, mix: Array, grad_x: Array | None = None, *,
                           out: Any = None) -> Any:
     """The gradients of mhc_pre_apply_mix_fwd's arguments: (grad_x, grad_mix). If grad_x is given, that of x is added to
     it, and grad_mix alone is returned.
+
+    Args:
+        grad_x: bfloat16 [num_tokens, num_streams, hidden], or None; is written
 
     Example:
         >>> x, mix = torch.randn(6, 4, 64).bfloat16(), torch.rand(6, 4)
@@ -42,10 +47,14 @@ def mhc_pre_apply_mix_bwd(grad_out: Array, x: Array, mix: Array, grad_x: Array |
     return _mhc_pre_apply_mix_bwd_into(grad_out, x, mix, grad_x, out=out)
 
 
-def mhc_post_bwd(grad_out: Array, x: Array, residual: Array, post_mix: Array, comb_mix: Array | None = None, *,
-                 out: Any = None) -> Any:
+@_helped_by(_mhc_post_bwd)
+def mhc_post_bwd(grad_out: AnyTensor, x: Array, residual: Array, post_mix: Array, comb_mix: Array | None = None, *,
+                 out: Any = None) -> tuple[AnyTensor, ...]:
     """The gradients of mhc_post_fwd's arguments: (grad_x, grad_residual, grad_post_mix, grad_comb_mix); without comb_mix
     (grad_x, grad_post_mix), since that of residual is grad_out.
+
+    Args:
+        comb_mix: float32 [num_tokens, num_streams, num_streams], or None
 
     Example:
         >>> residual, post_mix, comb_mix = torch.randn(6, 4, 64).bfloat16(), torch.rand(6, 4), torch.rand(6, 4, 4)
@@ -59,11 +68,16 @@ def mhc_post_bwd(grad_out: Array, x: Array, residual: Array, post_mix: Array, co
     return _mhc_post_bwd(grad_out, x, residual, post_mix, comb_mix, out=out)
 
 
+@_helped_by(_mhc_norm_fn_bwd_weighted)
 def mhc_norm_fn_bwd(grad_mixes: Array, residual: Array, fn: Array, out_mul: Array, sqrsum: Array,
                     norm_weight: Array | None = None, eps: float = 1e-6, grad_residual: Array | None = None, *,
                     out: Any = None) -> Any:
     """The gradients of mhc_norm_fn_fwd's residual and fn, and of norm_weight if it is given, from that of the mixes. If
     grad_residual is given, that of residual is added to it, and the others alone are returned.
+
+    Args:
+        norm_weight: float32 [num_streams * hidden], or None
+        grad_residual: bfloat16 [num_tokens, num_streams, hidden], or None; is written
 
     Example:
         >>> residual, fn = torch.randn(6, 4, 64).bfloat16(), torch.randn(24, 256) / 16
@@ -87,10 +101,11 @@ _PRE = {1: _mhc_pre_fwd_head, 2: _mhc_pre_fwd_gates}
 _PRE_FINISH = {1: _mhc_pre_finish_fwd_head, 2: _mhc_pre_finish_fwd_gates}
 
 
-def mhc_pre_fwd(residual: Array, fn: Array, scale: Array, base: Array, norm_weight: Array | None = None,
+@_helped_by(_mhc_pre_fwd)
+def mhc_pre_fwd(residual: AnyTensor, fn: Array, scale: Array, base: Array, norm_weight: Array | None = None,
                 input_weight: Array | None = None, norm: bool = False, rms_eps: float = 1e-6, pre_eps: float = 1e-6,
                 sinkhorn_eps: float = 1e-6, norm_eps: float = 1e-6, post_mult: float = 2.0, post_eps: float = 0.0,
-                norm_scale: float = 1.0, repeat: int = 20, *, out: Any = None) -> Any:
+                norm_scale: float = 1.0, repeat: int = 20, *, out: Any = None) -> tuple[AnyTensor, ...]:
     """The input of a sublayer from the residual, in one launch: (out, pre_mix, post_mix, comb_mix). mhc_norm_fn_fwd,
     mhc_pre_split_mixes_fwd, mhc_sinkhorn_fwd and mhc_pre_apply_mix_fwd, the same bits; with norm then RMSNorm, with gain
     input_weight * norm_scale. With two scales there is no comb_mix, with one (a learned head) no post_mix either.
@@ -107,9 +122,10 @@ def mhc_pre_fwd(residual: Array, fn: Array, scale: Array, base: Array, norm_weig
               post_mult, post_eps, norm_scale, repeat, out=out)
 
 
-def mhc_pre_finish_fwd(residual: Array, out_mul_parts: Array, sqrsum_parts: Array, scale: Array, base: Array,
+@_helped_by(_mhc_pre_finish_fwd)
+def mhc_pre_finish_fwd(residual: AnyTensor, out_mul_parts: Array, sqrsum_parts: Array, scale: Array, base: Array,
                        rms_eps: float = 1e-6, pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, post_mult: float = 2.0,
-                       post_eps: float = 0.0, repeat: int = 20, *, out: Any = None) -> Any:
+                       post_eps: float = 0.0, repeat: int = 20, *, out: Any = None) -> tuple[AnyTensor, ...]:
     """mhc_pre_fwd from the parts of a projection on: mhc_norm_fn_finish_fwd, mhc_pre_split_mixes_fwd, mhc_sinkhorn_fwd and
     mhc_pre_apply_mix_fwd in one launch, the same bits; outputs as mhc_pre_fwd's.
 
@@ -125,8 +141,9 @@ def mhc_pre_finish_fwd(residual: Array, out_mul_parts: Array, sqrsum_parts: Arra
               repeat, out=out)
 
 
-def mhc_pre_split_mixes_fwd(mixes: Array, scale: Array, base: Array, num_streams: int, post_mult: float = 2.0,
-                            pre_eps: float = 1e-6, post_eps: float = 0.0, *, out: Any = None) -> Any:
+@_helped_by(_mhc_pre_split_mixes_fwd)
+def mhc_pre_split_mixes_fwd(mixes: AnyTensor, scale: Array, base: Array, num_streams: int, post_mult: float = 2.0,
+                            pre_eps: float = 1e-6, post_eps: float = 0.0, *, out: Any = None) -> tuple[AnyTensor, ...]:
     """The mixes of a token, n of pre, n of post, n * n of comb, to (pre_mix, post_mix, comb): the pre gate, sigmoid(z) +
     pre_eps, the post gate, sigmoid(z) * post_mult + post_eps, and comb's logits z, with z = mixes * scale + base. With two
     scales there is no comb.

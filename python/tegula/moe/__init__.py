@@ -5,10 +5,11 @@ from __future__ import annotations as _annotations
 
 from math import prod as _prod
 from operator import index as _index
-from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING, overload as _overload
 
 from . import scoring
 from .. import _after_import
+from .._help import helped_by as _helped_by
 from .._rows import functions as _functions
 from .._tegula import (
     check as _check, get_fused_mapping as _get_fused_mapping,
@@ -19,7 +20,9 @@ from .._tegula import (
 
 if _TYPE_CHECKING:
     from .._moe import *            # a stub made from the table of functions
-    from .._typing import Array
+    from typing import Any, Literal
+
+    from .._typing import AnyTensor, Array
 
 globals().update(_functions("moe"))
 
@@ -33,9 +36,23 @@ def _flag(name, value):
     return bool(value)
 
 
-def get_fused_mapping(topk_idx: Array, num_experts: int, num_expanded_tokens: int, alignment: int,
+@_overload
+def get_fused_mapping(topk_idx: AnyTensor, num_experts: int, num_expanded_tokens: int, alignment: int,
+                      force_no_sync: bool = False, *, with_psum: Literal[False] = False,
+                      out: tuple[Array | None, ...] | None = None) -> tuple[
+                          AnyTensor, AnyTensor, AnyTensor, AnyTensor, AnyTensor, AnyTensor, AnyTensor, list[int]]: ...
+
+
+@_overload
+def get_fused_mapping(topk_idx: AnyTensor, num_experts: int, num_expanded_tokens: int, alignment: int,
+                      force_no_sync: bool = False, *, with_psum: bool,
+                      out: tuple[Array | None, ...] | None = None) -> tuple[Any, ...]: ...
+
+
+@_helped_by(_get_fused_mapping)
+def get_fused_mapping(topk_idx: AnyTensor, num_experts: int, num_expanded_tokens: int, alignment: int,
                       force_no_sync: bool = False, *, with_psum: bool = False,
-                      out: tuple[Array | None, ...] | None = None) -> tuple[_Any, ...]:
+                      out: tuple[Array | None, ...] | None = None) -> tuple[Any, ...]:
     """Maps pairs of token and slot to positions of a buffer in which the pairs of each expert are one segment, padded
     to a multiple of alignment. Returns (pos_to_expert, pos_to_token, pos_to_token_topk, token_topk_to_pos,
     expert_start, expert_end, num_tokens_per_expert, num_tokens_per_expert_list); with_psum adds (count, psum_end): the
@@ -44,7 +61,24 @@ def get_fused_mapping(topk_idx: Array, num_experts: int, num_expanded_tokens: in
     The buffer has num_expanded_tokens positions, and the list is empty. If num_expanded_tokens is 0, the function waits
     for the result: the buffer has as many positions as needed, and the list has the lengths of the segments. With
     force_no_sync it does not wait: the buffer is empty, and no pair has a position. out= takes the tensors without the
-    list, if the function does not wait."""
+    list, if the function does not wait.
+
+    Args:
+        force_no_sync: bool
+        with_psum: bool
+        out: 7 tensors to write to, or 9 with with_psum, a tuple; those that are None are made
+
+    Returns:
+        num_tokens_per_expert_list: list of int
+        count: int32 [num_experts], with with_psum
+        psum_end: int32 [num_experts], with with_psum
+
+    Example:
+        >>> topk_idx = torch.tensor([[2, 0], [0, 1], [2, -1]])
+        >>> *_, token_topk_to_pos, start, end, counts, lengths = get_fused_mapping(topk_idx, 3, 0, 4)
+        >>> start.tolist(), end.tolist(), lengths
+        ([0, 4, 8], [4, 8, 12], [4, 4, 4])
+    """
     if with_psum is not False and with_psum is not True:            # a call of _flag() costs 200 ns
         with_psum = _flag("with_psum", with_psum)
     if force_no_sync is not False and force_no_sync is not True:
@@ -111,16 +145,34 @@ def _wait_outside_graphs():
 _after_import.run("torch._dynamo", _wait_outside_graphs)
 
 
-def route(logits: Array, bias: Array | None, num_topk: int, num_topk_groups: int, num_groups: int,
+@_helped_by(_route)
+def route(logits: AnyTensor, bias: Array | None, num_topk: int, num_topk_groups: int, num_groups: int,
           use_shared_as_routed: bool, num_shared_experts: int, routed_scaling_factor: float, ep_rank: int,
           num_ep_ranks: int, tp_rank: int, num_tp_ranks: int, scoring_func: str, num_experts: int,
           num_expanded_tokens: int, alignment: int, mask: Array | None = None, fix_routing_mask: Array | None = None,
           to_physical_map: Array | None = None, logical_count: Array | None = None,
           unmapped_topk_idx: Array | None = None, *, with_psum: bool = False,
-          out: tuple[Array | None, ...] | None = None) -> tuple[_Any, ...]:
+          out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, ...]:
     """top2_sum_gate and get_fused_mapping, in one launch for few tokens. Returns (topk_idx, topk_weights) and the seven
     tensors of the mapping for num_experts experts; with_psum adds (count, psum_end). It never waits, so there is no
-    list."""
+    list.
+
+    Args:
+        with_psum: bool
+        out: 9 tensors to write to, or 11 with with_psum, a tuple; those that are None are made
+
+    Returns:
+        count: int32 [num_experts], with with_psum
+        psum_end: int32 [num_experts], with with_psum
+
+    Example:
+        >>> idx, weights, *mapping = route(
+        ...     torch.randn(6, 16), None, num_topk=2, num_topk_groups=2, num_groups=4, use_shared_as_routed=False,
+        ...     num_shared_experts=0, routed_scaling_factor=1.0, ep_rank=0, num_ep_ranks=1, tp_rank=0, num_tp_ranks=1,
+        ...     scoring_func="sigmoid", num_experts=16, num_expanded_tokens=64, alignment=4)
+        >>> idx.shape, len(mapping)
+        (torch.Size([6, 2]), 7)
+    """
     if with_psum is not False and with_psum is not True:
         with_psum = _flag("with_psum", with_psum)
     function = _route_with_psum if with_psum else _route
@@ -130,11 +182,26 @@ def route(logits: Array, bias: Array | None, num_topk: int, num_topk_groups: int
                     to_physical_map, logical_count, unmapped_topk_idx, out=out)
 
 
-def reduce_fused(x: Array | tuple[Array, Array | None], topk_weights: Array | None, token_topk_to_pos: Array,
-                 fp8_format: str = "", sf: Array | None = None, out: Array | None = None) -> _Any:
-    """Sums each token's rows, times their weights, in the order of its slots. The result has x's dtype; with
-    fp8_format='e4m3' it is multiplied by sf and cast to e4m3. x is a tensor, or a pair (data, x_sf) with one scale
-    factor per row. topk_weights may be None: all 1."""
+@_helped_by(_reduce_fused_e4m3)
+def reduce_fused(x: AnyTensor | tuple[AnyTensor, Array | None], topk_weights: Array | None, token_topk_to_pos: Array,
+                 fp8_format: str = "", sf: Array | None = None, out: Array | None = None) -> AnyTensor:
+    """Sums each token's rows, times their weights, in the order of its slots. With fp8_format='e4m3' the result is
+    multiplied by sf and cast. x may be a pair, with one scale factor per row. topk_weights None is all 1.
+
+    Args:
+        x: float32, bfloat16, float16 or float8_e4m3fn [num_positions, hidden], or a pair (x, x_sf);
+            x_sf: float32 [num_positions]
+        fp8_format: '' or 'e4m3'
+
+    Returns:
+        out: as x [num_tokens, hidden]; with fp8_format 'e4m3' float8_e4m3fn
+
+    Example:
+        >>> x, token_topk_to_pos = torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([[2, 0], [1, -1]]).int()
+        >>> reduce_fused(x, torch.tensor([[1.0, 0.5], [1.0, 1.0]]), token_topk_to_pos)
+        tensor([[4.5000],
+                [2.0000]])
+    """
     data, x_sf = x, None
     if isinstance(x, (tuple, list)):
         if len(x) != 2:

@@ -8,10 +8,11 @@ with columns padded to a multiple of four. With round_sf factors are powers of t
 the exponents of four neighbours into an int32."""
 from __future__ import annotations as _annotations
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING, Any as _Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import types
 from .. import _after_import
+from .._help import helped_by as _helped_by
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
 from .._tegula import (
     swiglu_backward_and_per_token_cast as _swiglu_backward_and_per_token_cast,
@@ -20,7 +21,7 @@ from .._tegula import (
 
 if _TYPE_CHECKING:
     from .._quant import *          # a stub made from the table of functions
-    from .._typing import Array
+    from .._typing import AnyTensor, Array
 
 globals().update(_functions("quant"))
 
@@ -41,9 +42,22 @@ def _packed(t):
     return row.copy() if flags is not None and not flags.c_contiguous else row
 
 
-def unpack_from_e2m1fn_x2(x: Array, out_dtype: _Any = None, *, out: Array | None = None) -> _Any:
-    """Unpacks pairs of e2m1 (int8 or uint8), the low four bits first: the last dimension gets twice as long. out_dtype
-    None is float32. x may have any strides; if it is not packed, it is copied first."""
+@_helped_by(_unpack_from_e2m1fn_x2)
+def unpack_from_e2m1fn_x2(x: AnyTensor, out_dtype: object = None, *, out: Array | None = None) -> AnyTensor:
+    """Unpacks pairs of e2m1, the low four bits first: the last dimension gets twice as long. out_dtype None is float32. x
+    may have any strides; if it is not packed, it is copied first.
+
+    Args:
+        x: int8 or uint8 [..., num_pairs]
+        out_dtype: a dtype, or None
+
+    Returns:
+        out: in out_dtype [..., 2 * num_pairs]
+
+    Example:
+        >>> unpack_from_e2m1fn_x2(torch.tensor([[0x21, 0x7F]], dtype=torch.uint8))
+        tensor([[ 0.5000,  1.0000, -6.0000,  6.0000]])
+    """
     name = "float32" if out_dtype is None else _name_of(out_dtype)
     word = _WORDS.get(name)
     if not (is_made := word in ("f32", "bf16", "f16", "e4m3")):
@@ -85,13 +99,25 @@ def _flat(t):
     return t.reshape(-1, t.shape[-1]) if getattr(t, "ndim", 2) > 2 else t
 
 
+@_helped_by(_swiglu_backward_and_per_token_cast)
 def swiglu_backward_and_per_token_cast(
-        x: tuple[Array, Array], grad_out: Array, weight: Array, pos_to_token_topk: Array, token_topk_to_pos: Array,
+        x: tuple[AnyTensor, Array], grad_out: Array, weight: Array, pos_to_token_topk: Array, token_topk_to_pos: Array,
         num_per_channels: int, round_sf: bool = False, swiglu_clamp_value: float | None = None, *,
-        out: tuple[Array | None, ...] | None = None) -> tuple[_Any, tuple[_Any, _Any], _Any, _Any]:
-    """(out, (x_grad_fp8, x_grad_sf), x_grad, weight_grad): the weighted activation, computed again, in bfloat16, then
-    the gradients of x and weight. x is a pair of e4m3 and a factor per num_per_channels values of each half of a row. out=
-    takes the five tensors in this order."""
+        out: tuple[Array | None, ...] | None = None) -> tuple[
+            AnyTensor, tuple[AnyTensor, AnyTensor], AnyTensor, AnyTensor]:
+    """(out, (x_grad_fp8, x_grad_sf), x_grad, weight_grad): the weighted activation, computed again, then the gradients of
+    x and weight. x has a factor per num_per_channels values of each half of a row. x and grad_out may have more
+    dimensions. out= takes the five tensors in this order.
+
+    Example:
+        >>> x = tegula.quant.per_token_cast(torch.randn(6, 256), "e4m3", 64)
+        >>> grad_out, weight = torch.randn(6, 128).bfloat16(), torch.rand(3, 2)
+        >>> pairs = torch.arange(6).int()
+        >>> out, (x_grad_fp8, x_grad_sf), x_grad, weight_grad = swiglu_backward_and_per_token_cast(
+        ...     x, grad_out, weight, pairs, pairs.view(3, 2), 64)
+        >>> x_grad.shape, weight_grad.shape
+        (torch.Size([6, 256]), torch.Size([3, 2]))
+    """
     pair = tuple(map(_flat, x)) if isinstance(x, (tuple, list)) else x
     out, grad, grad_sf, x_grad, weight_grad = _swiglu_backward_and_per_token_cast(
         pair, _flat(grad_out), weight, pos_to_token_topk, token_topk_to_pos, num_per_channels, round_sf,
