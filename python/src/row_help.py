@@ -4,7 +4,7 @@
     row_help.py LIBRARY OUTPUT.h STUB_FOLDER|- DOMAIN.c...
 
 Writes the docstrings of the builtins, as C strings in the order of the rows, and stubs: of the builtins of each domain,
-<folder>/_moe.pyi, and of what is written in Python around them, <folder>/moe/__init__.pyi. Rows have
+<folder>/_moe.pyi, of what is written in Python around them, <folder>/moe/__init__.pyi, and of <folder>/jax.py. Rows have
 names, defaults and what a function returns; dtypes and the names of sizes come from the signatures by which the library
 checks its calls. These are strings in the library: they are made from macros of many files."""
 import json
@@ -216,9 +216,9 @@ def kind_of(p, tensor):
     return f"{kind} | None" if p.is_optional else kind
 
 
-def annotation_of(a, first):
+def annotation_of(a, first, others="Array"):
     """`first` is the type of the tensor that sets the type of the outputs."""
-    kinds = [kind_of(p, first if p is a.params[0] else "Array") for p in a.params]
+    kinds = [kind_of(p, first if p is a.params[0] else others) for p in a.params]
     if len(kinds) == 1:
         return kinds[0]
     if a.params[0].kind != "tensor":
@@ -252,10 +252,30 @@ def stub_of(row, docstring):
     return f"\n\n@overload\n{made[0][0]}\n{text}\n\n\n@overload\n{made[1][0]} ...\n"
 
 
+JAX_STUB = '''# Made from the rows.
+from typing import Any, Literal
+'''
+
+
+def jax_stub_of(row):
+    """Tensors are whatever jax.numpy.asarray() takes."""
+    is_by_name = row.is_wrapped and all(len(a.params) == 1 for a in row.arguments)
+    words = []
+    for i, a in enumerate(row.arguments):
+        if i == (0 if is_by_name else row.num_positions):
+            words.append("*")
+        default = "None" if is_by_name and a.default is None and a.params[0].is_optional else a.default
+        words.append(f"{a.name}: {annotation_of(a, 'Any', 'Any')}" + f" = {default}" * (default is not None))
+    written = [p.is_optional for p in row.params if p.is_written]
+    fewest, most = len(row.results) + written.count(False), len(row.results) + len(written)
+    returns = "Any" if fewest == 1 else "tuple[Any, ...]" if fewest < most else f"tuple[{', '.join(['Any'] * most)}]"
+    return f"\n\ndef {row.name}({', '.join(words)}) -> {returns}: ...\n"
+
+
 def main(library, output, folder, *sources):
     signatures = read_signatures(library)
     package = "tegula" if folder != "-" else "toy"
-    helps = []
+    helps, for_jax = [], []
     for source in sources:
         rows = read_rows(source)
         docstrings = [docstring_of(row, signatures, package) for row in rows]
@@ -268,6 +288,9 @@ def main(library, output, folder, *sources):
             if written.exists():
                 by_name = {row.name: text for row, text in zip(rows, docstrings)}
                 write(folder, f"{module}/__init__.pyi", stub_of_module(written, by_name))
+            for_jax += map(jax_stub_of, rows)
+    if folder != "-":
+        write(folder, "jax.pyi", JAX_STUB + "".join(for_jax))
     # json.dumps() writes ASCII strings as C reads them.
     lines = ",\n".join("    " + "\n    ".join(json.dumps(line) for line in text.splitlines(keepends=True))
                        for text in helps)

@@ -2,14 +2,19 @@
 """Ops for JAX, traced or not: tegula.jax.topk_gate(scores, num_topk) is tegula.moe.topk_gate for code under jax.jit, on
 the CPU and on CUDA. All operators of torch.ops.tegula are here by name. Arguments are those of the public function; where
 that is a Python function around the operator, they are the operator's own, with names and an order that may differ, and so
-are given by name: engram_lookup(indices=indices, table=table).
+are given by name: engram_lookup(indices=indices, table=table). help() of each has them.
 
 What an op would write in place comes back after its other outputs. There are no gradients (jax.custom_vjp adds one),
 and vmap calls an op once for each element."""
+import inspect
+import re
+import sys
+import textwrap
+
 import jax
 import numpy
 
-from . import _tegula
+from . import _help, _tegula
 from ._adapt import adapt_call, is_to_adapt
 from ._rows import NAMES, rows, spread
 
@@ -82,6 +87,41 @@ def _call(row, *args, **kwargs):
     return made[0] if len(made) == 1 else tuple(made)
 
 
+def _signature(row):
+    """The builtin's without out=; by name only, with None for tensors that may be left out, as _bind() has it."""
+    params = [p for p in inspect.signature(getattr(_tegula, row.name)).parameters.values() if p.name != "out"]
+    if row.is_wrapped and row.face is None:
+        optional = {p.name for p in row.params if p.is_optional}
+        params = [p.replace(kind=p.KEYWORD_ONLY, default=None if p.default is p.empty and p.name in optional else p.default)
+                  for p in params]
+    return inspect.Signature(params)
+
+
+def _docstring(row, signature):
+    summary, args, returns, _ = _help.split(getattr(_tegula, row.name).__doc__)
+    if not summary:
+        names = sys.modules[f"{__package__}.{row.module}"].__all__
+        public = max((name for name in names if row.name.startswith(name)), key=len)
+        summary = f"An operator behind tegula.{row.module}.{public}()."
+    returns = {name: [line.replace("int64", "int64 (int32 without x64)") for line in lines]
+               for name, lines in returns.items()}
+    for p in row.params:
+        if p.is_in_place:
+            args[p.name][-1] = args[p.name][-1].replace("; is written", "; comes back written")
+            returns[p.name] = [f"as the argument{', if that is given' if p.is_optional else ''}"]
+    given = []
+    for p in signature.parameters.values():
+        if p.default is p.empty:
+            words = re.search(r"'\w+'", args[p.name][0])
+            given.append(f"{p.name}=" * (p.kind is p.KEYWORD_ONLY) + (words[0] if words else p.name))
+    made = ", ".join(name for name, lines in returns.items() if "if that is given" not in lines[0])
+    call = f" = tegula.jax.{row.name}({', '.join(given)})"
+    is_short = len(made) + len(call.partition(",")[0]) < 96     # it breaks behind the bracket then
+    call = textwrap.fill(f"{made if is_short else 'outputs'}{call}", 100, initial_indent="    ",
+                         subsequent_indent="        ", break_long_words=False, break_on_hyphens=False)
+    return _help.join(summary, {name: args[name] for name in signature.parameters}, returns, f"Example:\n{call}")
+
+
 def _function(row):
     names = [name for name, _ in row.face or ()]
 
@@ -92,7 +132,8 @@ def _function(row):
 
     function.__name__ = function.__qualname__ = row.name
     function.__module__ = __name__
-    function.__doc__ = getattr(_tegula, row.name).__doc__
+    function.__signature__ = _signature(row)
+    function.__doc__ = _docstring(row, function.__signature__)
     return function
 
 

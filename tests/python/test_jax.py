@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Ops under jax.jit: every operator as torch runs it, on the calls of cases.py; errors; the ABI that xla.c declares."""
+import ast
 import functools
+import inspect
 import os
 import pathlib
 import re
@@ -167,6 +169,36 @@ def test_between_other_operations():
 def test_errors(call, error, message):
     with pytest.raises(error, match=message):
         jax.block_until_ready(jax.jit(lambda x: call(tegula.jax, x))(numpy.zeros((3, 8), "float32")))
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_help(name):
+    """Its arguments as the call takes them, without out=; what comes back; a call of tegula.jax."""
+    function, row = getattr(tegula.jax, name), KNOWN[name]
+    signature, text = inspect.signature(function), inspect.getdoc(function)
+    assert len(re.findall(r"^(?:Args|Returns|Example):$", text, re.MULTILINE)) == 3, text
+    summary, args, returns, example = re.fullmatch(
+        r"(.+?)\n\nArgs:\n(.+?)\n\nReturns:\n(.+?)\n\nExample:\n(.+)", text, re.DOTALL).groups()
+    parameters = signature.parameters
+    assert re.findall(r"^    (\w+): \S", args, re.MULTILINE) == list(parameters)
+    assert list(parameters) == [n for n, _ in row.face or ()] or list(parameters) == [p.name for p in row.params]
+    assert "out" not in parameters and not re.search("tensors? to write to|is written", text)
+    assert all(p.kind == p.KEYWORD_ONLY for p in parameters.values()) == (row.is_wrapped and row.face is None)
+    written = [p.name for p in row.params if p.is_in_place]
+    results = [alternatives[0].name for alternatives in row.results]
+    assert re.findall(r"^    (\w+): \S", returns, re.MULTILINE) == results + written
+    assert returns.count("int64") == returns.count("int64 (int32 without x64)")
+    call = ast.parse(inspect.cleandoc(example)).body[-1].value
+    assert ast.unparse(call.func) == f"tegula.jax.{name}"
+    signature.bind(*call.args, **{k.arg: k.value for k in call.keywords})
+    stub = ast.parse((pathlib.Path(tegula.jax.__file__).with_suffix(".pyi")).read_text())
+    form, = (node for node in stub.body if getattr(node, "name", None) == name)
+    positional, by_name = form.args.args, form.args.kwonlyargs
+    assert [a.arg for a in [*positional, *by_name]] == list(parameters)
+    assert [a.arg for a in by_name] == [p.name for p in parameters.values() if p.kind == p.KEYWORD_ONLY]
+    defaults = [None] * (len(positional) - len(form.args.defaults)) + form.args.defaults + form.args.kw_defaults
+    assert [inspect.Parameter.empty if d is None else ast.literal_eval(d) for d in defaults] == \
+        [p.default for p in parameters.values()]
 
 
 def test_a_call_traced_by_another_version():

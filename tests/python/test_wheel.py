@@ -60,7 +60,7 @@ def test_tags_and_contents(wheel):
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {"tegula/__init__.py", "tegula/_tegula.abi3.so", "tegula/libtegula.so.0.1", "tegula/testing/numeric.py",
             "tegula/torch/transpose.py", "tegula/as_tile_kernels.py", "tegula/py.typed", "tegula/_moe.pyi",
-            "tegula/moe/__init__.pyi",
+            "tegula/moe/__init__.pyi", "tegula/jax.pyi",
             "tegula/bin/tegula", "tegula/include/tegula/moe.h", "tegula/cmake/tegulaConfig.cmake"} <= names
     assert len([n for n in names if "libtegula" in n]) == 1 and wheel.stat().st_size < 4 << 20
     assert all(n.startswith(("tegula/", f"tegula-{version}.dist-info/")) for n in names), names

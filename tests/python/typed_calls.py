@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import assert_type
 
 import tegula
+import tegula.jax
 import tegula.v2.mhc as v2_mhc
 import tegula.v2.torch as v2_torch
 from tegula import modeling
@@ -60,6 +61,8 @@ def kinds(x: Tensor, weight: torch.nn.Parameter, array: "numpy.ndarray[Any, nump
     assert_type(tegula.engram.engram_sinkhorn_step(x, x, x, 1e-8), tuple[Tensor, Tensor])
     assert_type(tegula.mhc.mhc_pre_fwd(x, x, x, x), tuple[Tensor, ...])
     assert_type(tegula.mhc.mhc_post_bwd(array, x, x, x), tuple[Any, ...])
+    tegula.jax.topk_gate(array, 8)
+    tegula.jax.engram_lookup(indices=array, table=array, fmt="f32")
 
 
 def layers(x: Tensor, fn: torch.nn.Parameter, mask: Optional[Tensor]) -> Tensor:
@@ -110,6 +113,8 @@ def wrong(x: Tensor) -> None:
     tegula.config.set_num_threads("4")                          # wrong: a string
     tegula.moe.reduce_fused(x, None)                            # wrong: the positions are missing
     tegula.engram.engram_lookup_bwd(x, x, 9, grad_table=x)[0]   # wrong: the result is None
+    tegula.jax.nosuch(x)                                        # wrong: no such function
+    tegula.jax.engram_lookup(x, x)                              # wrong: by name only
     number: int = topk_gate(x, 8)                               # wrong: a tensor
     a, b = topk_gate(x, 8), tegula.quant.per_token_cast(x, "e4m3", 128).shape   # wrong: a pair has no shape
     print(number, a, b)
