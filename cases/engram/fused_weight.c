@@ -39,7 +39,7 @@ const case_op fused_weight_cases = {
         "num_streams=0,1,3,4,8 hidden=0,1,7,8,255,256,576,1023,1024,1032,2560 dtype=bf16,f32",
         "num_streams=3 hidden=64,65 dtype=bf16,f32 gap=0,1,8 offset=0,1 out_offset=0,1,2"),
     .lists[CASE_SLOW] = CASE_LINES("num_streams=4,70000 hidden=2048,2560,3072,4096,6144,7168 dtype=bf16,f32"),
-    .lists[CASE_BENCH] = CASE_LINES("hidden=2560,5120,7168"),
+    .lists[CASE_BENCH] = CASE_LINES("hidden=2560,4096,5120,7168"),
     .lists[CASE_KERNELS] = CASE_LINES("hidden=7168,7 dtype=bf16,f32"),
     .models = CASE_LINES("num_streams={engram_streams} hidden={hidden} dtype=bf16"),
 };

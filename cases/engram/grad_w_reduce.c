@@ -63,7 +63,7 @@ const case_op grad_w_reduce_cases = {
     .lists[CASE_SLOW] = CASE_LINES("num_partials=66,132 hidden=2048,2560,3072,4096,6144,7168 dtype=bf16,f32",
                                    "num_partials=1 num_streams=70000 hidden=64"),
     .lists[CASE_BENCH] = CASE_LINES("num_partials=66 hidden=7168,5120", "num_partials=132 hidden=2560",
-                                    "num_partials=132 hidden=7168"),
+                                    "num_partials=132 hidden=4096,7168"),
     .lists[CASE_KERNELS] = CASE_LINES("num_partials=66 hidden=7168 dtype=bf16,f32 zero_centered=0,1"),
     .models = CASE_LINES(
         "num_partials=66 num_streams={engram_streams} hidden={hidden} zero_centered={engram_centered}"),
