@@ -262,7 +262,7 @@ const case_op lookup_bwd_cases = {
         "num_tokens=1,128,1024,8192 " FLASH " num_rows=384000000 outputs=rows indices=distinct",
         "num_tokens=8192 " FLASH " num_rows=384000000 outputs=rows indices=zipf,equal",
         "num_tokens=8192 " FLASH " num_rows=384000000 outputs=rows indices=distinct dtype=f32",
-        "num_tokens=8192 " FLASH " num_rows=10000000 outputs=table indices=distinct,zipf"),
+        "num_tokens=8192 " FLASH " num_rows=17000000 outputs=table indices=distinct,zipf"),
     .lists[CASE_KERNELS] = CASE_LINES("num_tokens=64 dtype=bf16,f32",
                                       "num_tokens=64 dtype=bf16,f32 index_dtype=i64 outputs=rows"),
     .models = CASE_LINES("num_tokens=4096 num_columns={engram_columns} dim={engram_dim} outputs=rows,table"),

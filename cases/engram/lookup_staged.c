@@ -126,7 +126,7 @@ static int64_t bytes(const case_problem *c)
     return 2 * out + (c->tensors[INDICES].name ? case_tensor_bytes(&c->tensors[INDICES]) : 0);
 }
 
-#define FLASH "num_columns=24 dim=256 num_rows=64000000 indices=valid" /* DeepSeek-V4.1-Flash */
+#define FLASH "num_columns=24 dim=256 num_rows=68000000 indices=valid" /* DeepSeek-V4.1-Flash */
 // clang-format off: lines of cases
 const case_op lookup_staged_cases = {
     "engram_lookup_staged",
