@@ -222,6 +222,8 @@ const case_op short_conv_fwd_cases = {
         "start=small mask=some",
         /* blocks of more threads, more columns than any has; rows in several blocks */
         "num_tokens=11 num_streams=1 hidden=1024,1032,2560,2568,5120,5128 requests=2 past=ring start=small",
+        /* the most columns that short_conv_fwd_row takes, and more */
+        "num_tokens=5 num_streams=1 hidden=7168,7176 requests=2 past=ring start=small mask=some",
         "num_tokens=40 num_streams=1 hidden=1032,2056,2560,5128 requests=3 mask=some",
         "num_tokens=20 num_streams=1 hidden=2056 kernel_size=1,3,4 norm=bf16,f32 conv=bf16,f32 bias=f32 zero_centered=1",
         "num_tokens=40 num_streams=1 hidden=2568,5104 requests=3 past=ring start=small round_each=1 drafts=0,4"),
