@@ -135,7 +135,8 @@ typedef struct tgl_engram_lookup_params {
  * Packed rows are looked up again with indices NULL: table and table_sf are then two views of the packed bytes.
  * In a CUDA call table, and a table_sf of UE8M0, may also be in host memory that the device reads: page-locked
  * (cuMemHostAlloc, cudaHostRegister), or any where the device uses the host's page tables. Rows are read
- * from there as the kernel runs: no copy is made. dim < 2^30. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
+ * from there as the kernel runs: no copy is made. constant_table has no effect yet: reads of the table begin when the
+ * kernel before this one has ended, in any case. dim < 2^30. Exact: CPU and CUDA agree bit for bit. Since 0.1. */
 TGL_API tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *table_sf, const DLTensor *indices,
                                      DLTensor *out, DLTensor *out_sf, const tgl_engram_lookup_params *params,
                                      tgl_stream stream);
