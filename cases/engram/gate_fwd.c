@@ -116,6 +116,7 @@ const case_op gate_fwd_cases = {
         "num_tokens=4 num_streams=4 hidden=1024 layout=kv weights=bf16 output=same,new save=0",
         /* rows that a block holds in registers, at most, and longer ones; what a ring has in flight */
         "num_tokens=2 num_streams=2 hidden=7168,8192,8200,16384,16392",
+        "num_tokens=9 num_streams=1 hidden=8200 residual=0,1 output=new,same save=0 mask=some",
         "num_tokens=70 num_streams=4 hidden=512 mask=some weights=bf16",
         "num_tokens=70 num_streams=4 hidden=128 weights=bf16,f32 zero_centered=0,1",
         "num_tokens=133 num_streams=4 hidden=64 mask=some output=same save=0",
