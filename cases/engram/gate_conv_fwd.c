@@ -288,7 +288,8 @@ const case_op gate_conv_fwd_cases = {
         /* rows that are not alive: the blocks of a cluster say nothing of them */
         "num_tokens=20 num_streams=1 hidden=2064 norm=f32 conv=f32 norm_centered=1",
         "num_tokens=20 num_streams=1 hidden=2056,4104,5080 bias=none,f32 requests=3 past=ring start=small mask=some",
-        "num_tokens=90 num_streams=1 hidden=3072,5632,7424 requests=5 past=ring start=small drafts=0 mask=some"),
+        "num_tokens=90 num_streams=1 hidden=3072,5632,7424 requests=5 past=ring start=small drafts=0 mask=some",
+        "num_tokens=170 num_streams=1 hidden=2056 requests=3 mask=some"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=8192 hidden=2560 requests=none,7,300 mask=none,some",
         "num_tokens=2000 hidden=1024,5120,7168,2563 requests=5 past=ring start=small,large batch_dtype=i64 drafts=0,4"),

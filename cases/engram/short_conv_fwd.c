@@ -226,7 +226,8 @@ const case_op short_conv_fwd_cases = {
         "num_tokens=5 num_streams=1 hidden=7168,7176 requests=2 past=ring start=small mask=some",
         "num_tokens=40 num_streams=1 hidden=1032,2056,2560,5128 requests=3 mask=some",
         "num_tokens=20 num_streams=1 hidden=2056 kernel_size=1,3,4 norm=bf16,f32 conv=bf16,f32 bias=f32 zero_centered=1",
-        "num_tokens=40 num_streams=1 hidden=2568,5104 requests=3 past=ring start=small round_each=1 drafts=0,4"),
+        "num_tokens=40 num_streams=1 hidden=2568,5104 requests=3 past=ring start=small round_each=1 drafts=0,4",
+        "num_tokens=170 num_streams=1 hidden=2056 residual=same requests=3 mask=some"),
     .lists[CASE_SLOW] = CASE_LINES(
         "num_tokens=8192 hidden=2560 requests=none,7,300 mask=none,some",
         "num_tokens=2000 hidden=1024,5120,7168,2563 requests=5 past=ring start=small,large batch_dtype=i64 drafts=0,4",
