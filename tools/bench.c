@@ -462,5 +462,9 @@ static int run(int argc, char **argv)
     return code;
 }
 
-const tool_command tool_bench = { "bench", "[op...] [k=v ...]",
-                                  "checks, then times: a table, JSON lines, a page with plots", run };
+const tool_command tool_bench = {
+    .name = "bench",
+    .arguments = "[op...] [k=v ...]",
+    .summary = "checks, then times: a table, JSON lines, a page with plots",
+    .run = run,
+};

@@ -276,6 +276,9 @@ static int run(int argc, char **argv)
     return all.failed ? TOOL_FAILED : code;
 }
 
-const tool_command tool_check = { "check",
-                                  "[op...] [k=v ...] [--device NAME] [--slow] [--scrub] [--random N [--seed S]]",
-                                  "are the results right, on the CPU and on the GPU", run };
+const tool_command tool_check = {
+    .name = "check",
+    .arguments = "[op...] [k=v ...] [--device NAME] [--slow] [--scrub] [--random N [--seed S]]",
+    .summary = "are the results right, on the CPU and on the GPU",
+    .run = run,
+};

@@ -143,5 +143,9 @@ static int run(int argc, char **argv)
                        num_failures == 1 ? "" : "s", failure);
 }
 
-const tool_command tool_compile = { "compile", "--all | --arch LIST [--model NAME | op... [k=v ...]] [-o DIR]",
-                                    "compiles kernels ahead, without a GPU", run };
+const tool_command tool_compile = {
+    .name = "compile",
+    .arguments = "--all | --arch LIST [--model NAME | op... [k=v ...]] [-o DIR]",
+    .summary = "compiles kernels ahead, without a GPU",
+    .run = run,
+};

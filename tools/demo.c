@@ -426,5 +426,9 @@ static int run(int argc, char **argv)
     return TOOL_OK;
 }
 
-const tool_command tool_demo = { "demo", "[--device NAME]", "shows what it computes, how fast, and against what limit",
-                                 run };
+const tool_command tool_demo = {
+    .name = "demo",
+    .arguments = "[--device NAME]",
+    .summary = "shows what it computes, how fast, and against what limit",
+    .run = run,
+};

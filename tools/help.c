@@ -53,5 +53,9 @@ static int run(int argc, char **argv)
     return tool_usage(&tool_completion, "wants a shell: bash or zsh");
 }
 
-const tool_command tool_completion = { "completion", "bash|zsh",
-                                       "prints a script that completes tegula's words in a shell", run };
+const tool_command tool_completion = {
+    .name = "completion",
+    .arguments = "bash|zsh",
+    .summary = "prints a script that completes tegula's words in a shell",
+    .run = run,
+};

@@ -102,5 +102,9 @@ static int run(int argc, char **argv)
     return TOOL_OK;
 }
 
-const tool_command tool_info = { "info", "[--prune SIZE]",
-                                 "what is here: library, CPU, GPUs, compiler, cache, settings", run };
+const tool_command tool_info = {
+    .name = "info",
+    .arguments = "[--prune SIZE]",
+    .summary = "what is here: library, CPU, GPUs, compiler, cache, settings",
+    .run = run,
+};

@@ -24,5 +24,9 @@ static int run(int argc, char **argv)
     return TOOL_OK;
 }
 
-const tool_command tool_list = { "list", "[op|domain ...]", "the ops, with their parameters and numbers of cases",
-                                 run };
+const tool_command tool_list = {
+    .name = "list",
+    .arguments = "[op|domain ...]",
+    .summary = "the ops, with their parameters and numbers of cases",
+    .run = run,
+};

@@ -78,8 +78,12 @@ static const tool_option *find_option(const tool_option *options, const char *wo
 }
 
 /* TOOL_OK, or TOOL_USAGE after a sentence. */
-static int add_word(const tool_command *command, const char *word, tool_words *words)
+static int add_word(const tool_command *command, char *word, tool_words *words)
 {
+    if (words && command->takes_files) {
+        words->files[words->num_files++] = word;
+        return TOOL_OK;
+    }
     if (!words) return tool_usage(command, "%s: not understood", word);
     if (strchr(word, '=')) {
         const size_t n = strlen(words->params);
@@ -126,7 +130,7 @@ static int read_option(const tool_command *command, const tool_option *options, 
 bool tool_parse(const tool_command *command, const tool_option *options, int argc, char **argv, tool_words *words,
                 int *code)
 {
-    if (words) *words = (tool_words){ 0 };
+    if (words) *words = (tool_words){ .files = argv + 1 }; /* which are moved to the front of argv */
     *code = TOOL_OK;
     for (int i = 1; i < argc && *code == TOOL_OK; i++) {
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) {

@@ -14,19 +14,18 @@ static int run(int argc, char **argv)
         { "against", "FILE", "compare with JSON lines: an earlier run, or bench/peers", NULL, &against },
         { 0 },
     };
-    /* files come first, options after them */
-    int num_files = 0, code;
-    while (num_files + 1 < argc && argv[num_files + 1][0] != '-') num_files++;
-    if (!tool_parse(&tool_report, options, argc - num_files, argv + num_files, NULL, &code)) return code;
-    if (num_files == 0)
+    tool_words words;
+    int code;
+    if (!tool_parse(&tool_report, options, argc, argv, &words, &code)) return code;
+    if (words.num_files == 0)
         return tool_usage(&tool_report, "wants files of JSON lines, as tegula bench --json writes them");
     if (!page) return tool_usage(&tool_report, "--output: wants PAGE");
     tool_rows rows = { 0 }, other = { 0 };
-    for (int i = 1; i <= num_files && code == TOOL_OK; i++)
-        if (tool_rows_read(argv[i], &rows) != TGL_OK) code = tool_usage(&tool_report, "%s", tgl_last_error());
+    for (int i = 0; i < words.num_files && code == TOOL_OK; i++)
+        if (tool_rows_read(words.files[i], &rows) != TGL_OK) code = tool_usage(&tool_report, "%s", tgl_last_error());
     if (code == TOOL_OK && against && tool_rows_read(against, &other) != TGL_OK)
         code = tool_usage(&tool_report, "--against: %s", tgl_last_error());
-    if (code == TOOL_OK && rows.count == 0) code = tool_usage(&tool_report, "%s: no rows", argv[1]);
+    if (code == TOOL_OK && rows.count == 0) code = tool_usage(&tool_report, "%s: no rows", words.files[0]);
     if (code == TOOL_OK && tool_report_html(page, &rows, against ? &other : NULL) != TGL_OK)
         code = tool_failed(&tool_report, "%s", tgl_last_error());
     if (code == TOOL_OK) printf("%s: %d rows\n", page, rows.count);
@@ -35,5 +34,10 @@ static int run(int argc, char **argv)
     return code;
 }
 
-const tool_command tool_report = { "report", "FILE... -o PAGE [--against FILE]",
-                                   "a page with plots of measurements that are there", run };
+const tool_command tool_report = {
+    .name = "report",
+    .arguments = "FILE... -o PAGE [--against FILE]",
+    .summary = "a page with plots of measurements that are there",
+    .run = run,
+    .takes_files = true,
+};

@@ -26,6 +26,7 @@ enum { TOOL_OK = 0, TOOL_FAILED = 1, TOOL_USAGE = 2 };
 typedef struct {
     const char *name, *arguments, *summary; /* for the help: "bench", "[op...] [k=v ...]", a line */
     int (*run)(int argc, char **argv);      /* argv[0] is the command's name */
+    bool takes_files;                       /* words that are not options are files, not ops */
 } tool_command;
 extern const tool_command tool_info, tool_list, tool_check, tool_bench, tool_compile, tool_demo, tool_report,
     tool_completion;
@@ -50,6 +51,8 @@ typedef struct {
     int num_ops;
     const case_op *ops[TOOL_MAX_OPS];
     char params[TOOL_LINE]; /* "num_rows=64,128 dtype=bf16", "" without any */
+    int num_files;          /* of a command that takes files: its words */
+    char **files;
 } tool_words;
 
 /* Op number i of the words, of all ops if they name none; NULL past the last. */

@@ -608,6 +608,18 @@ def test_summary_of_a_page(tegula, tmp_path, rows):
     assert len([a for tag, a in page.elements if tag == "i" and a.get("class") == "peer"]) == 4
 
 
+def test_files_of_a_report_may_follow_its_options(tegula, tmp_path, rows):
+    for name, part in ("a", rows[:2]), ("b", rows[2:]), ("theirs", rows):
+        write_lines(tmp_path / f"{name}.jsonl", part)
+    words = ["a.jsonl", "b.jsonl", "-o", "page.html", "--against", "theirs.jsonl"]
+    assert tegula("report", *words).returncode == 0
+    page = (tmp_path / "page.html").read_text()
+    for order in ([2, 3, 0, 4, 5, 1], [4, 5, 2, 3, 0, 1], [0, 4, 5, 1, 2, 3]):
+        (tmp_path / "page.html").unlink()
+        done = tegula("report", *(words[i] for i in order))
+        assert done.returncode == 0 and (tmp_path / "page.html").read_text() == page, done.stderr
+
+
 def test_a_page_of_all_files_of_record(tmp_path):
     """As README.md has it. Files of other programs lie there too; what they measured is no row."""
     shutil.copytree(ROOT / "bench", tmp_path / "bench")
