@@ -223,6 +223,75 @@ static int visit_op(walk *w, const case_op *op, const char *line)
     return TOOL_OK;
 }
 
+/* Is a value of `line` one that the op understands in no case? Then the sentence is tgl_last_error(). Each is put into a
+ * listed case, alone. */
+static bool has_strange_value(const case_op *op, const char *line)
+{
+    const char *const *list = NULL;
+    for (int l = 0; l < CASE_NUM_LISTS && !list; l++) list = case_count(op->lists[l]) ? op->lists[l] : NULL;
+    case_params params;
+    if (!list || case_at(op, list, 0, &params) != TGL_OK) return false;
+    char text[CASE_LABEL + TOOL_LINE];
+    case_params_text(op, &params, text, sizeof text);
+    const size_t n = strlen(text);
+    case_problem *problem = case_memory(1, sizeof *problem);
+    bool is_strange = false;
+    for (case_pair pair; !is_strange && case_next_pair(&line, &pair);) {
+        /* of two words with one name the later one holds */
+        snprintf(text + n, sizeof text - n, " %.*s=%.*s", pair.name_bytes, pair.name, pair.values_bytes, pair.values);
+        const char *const changed[] = { text, NULL };
+        for (int64_t i = 0; !is_strange && i < case_count(changed); i++)
+            is_strange =
+                (case_at(op, changed, i, &params) != TGL_OK || case_make_problem(op, &params, problem) != TGL_OK) &&
+                !strncmp(tgl_last_error(), pair.name, (size_t)pair.name_bytes) &&
+                tgl_last_error()[pair.name_bytes] == ':';
+    }
+    free(problem);
+    return is_strange;
+}
+
+/* "num_rows= dtype=": the parameters without a default that `line` does not give. */
+static void find_missing(const case_op *op, const char *line, char missing[TOOL_LINE])
+{
+    const char *declared = op->params;
+    size_t n = 0;
+    missing[0] = 0;
+    for (case_pair known, pair; case_next_pair(&declared, &known);) {
+        bool is_given = known.values_bytes > 0;
+        for (const char *rest = line; !is_given && case_next_pair(&rest, &pair);)
+            is_given = pair.name_bytes == known.name_bytes && !strncmp(pair.name, known.name, (size_t)pair.name_bytes);
+        if (!is_given)
+            n += (size_t)snprintf(missing + n, TOOL_LINE - n, "%s%.*s=", n ? " " : "", known.name_bytes, known.name);
+    }
+}
+
+/* Why no case has the parameters of `words`. */
+static int complain_of_no_case(const tool_command *command, const tool_words *words)
+{
+    const case_op *op, *strange = NULL;
+    char missing[TOOL_LINE];
+    bool is_known = false, is_understood = false; /* by any of the ops that have these parameters */
+    for (int i = 0; !is_understood && (op = tool_op_at(words, i)); i++) {
+        if (!knows(op, words->params, missing)) continue;
+        is_known = true;
+        if (!has_strange_value(op, words->params)) is_understood = true;
+        else if (!strange) strange = op;
+    }
+    if (!is_understood && strange) {
+        has_strange_value(strange, words->params); /* its sentence again */
+        return tool_usage(command, "%s: %s", strange->name, tgl_last_error());
+    }
+    if (!is_known) return tool_usage(command, "no op has these parameters: %s", words->params);
+    if (words->num_ops != 1)
+        return tool_usage(command,
+                          "no listed case has %s; to make one, name one op and all of its parameters without a default",
+                          words->params);
+    op = words->ops[0];
+    find_missing(op, words->params, missing);
+    return tool_usage(command, "no listed case of %s%s%s; to make one, give %s, too", op->name,
+                      words->params[0] ? " has " : " is for this", words->params, missing);
+}
+
 int tool_each_case(const tool_command *command, const tool_words *words, unsigned lists, tool_visit visit,
                    void *context)
 {
@@ -232,10 +301,7 @@ int tool_each_case(const tool_command *command, const tool_words *words, unsigne
     int code = TOOL_OK;
     for (int i = 0; code == TOOL_OK && (op = tool_op_at(words, i)); i++)
         if (words->num_ops || knows(op, words->params, missing)) code = visit_op(&w, op, words->params);
-    if (code == TOOL_OK && !w.visited)
-        return tool_usage(command, "no listed case has %s; to make one, name every parameter that has no default",
-                          words->params[0] ? words->params : "this op");
-    return code;
+    return code == TOOL_OK && !w.visited ? complain_of_no_case(command, words) : code;
 }
 
 int tool_count_case(void *count, const case_op *op, const case_params *params)
