@@ -467,4 +467,6 @@ const tool_command tool_bench = {
     .arguments = "[op...] [k=v ...]",
     .summary = "checks, then times: a table, JSON lines, a page with plots",
     .run = run,
+    .note = tool_parameters,
+    .example = "tegula bench transpose num_rows=1,8,64 num_cols=7168 dtype=bf16 --json rows.jsonl",
 };

@@ -281,4 +281,6 @@ const tool_command tool_check = {
     .arguments = "[op...] [k=v ...] [--device NAME] [--slow] [--scrub] [--random N [--seed S]]",
     .summary = "are the results right, on the CPU and on the GPU",
     .run = run,
+    .note = tool_parameters,
+    .example = "tegula check moe_topk_gate num_tokens=1,64 num_experts=256 num_topk=8",
 };

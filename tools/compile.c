@@ -148,4 +148,6 @@ const tool_command tool_compile = {
     .arguments = "--all | --arch LIST [--model NAME | op... [k=v ...]] [-o DIR]",
     .summary = "compiles kernels ahead, without a GPU",
     .run = run,
+    .note = tool_parameters,
+    .example = "tegula compile --arch sm_90a,sm_100a --model deepseek-v3 -o kernels",
 };

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/settings.h"
 #include "tool.h"
 
 static int run_each(char *option)
@@ -14,13 +15,57 @@ static int run_each(char *option)
     return code;
 }
 
+/* Text of a manual page: troff takes a backslash and a dot or quote at the beginning of a line for its own. */
+void tool_print_troff(const char *text)
+{
+    if (*text == '.' || *text == '\'') printf("\\&");
+    for (; *text; text++) {
+        if (*text == '\\' || *text == '-') putchar('\\');
+        putchar(*text == '\\' ? 'e' : *text);
+    }
+    putchar('\n');
+}
+
+/* The cache's folder without a setting: src/core/settings.c. */
+static void print_files(void)
+{
+    printf(".SH FILES\n.TP\n.I $XDG_CACHE_HOME/tegula, ~/.cache/tegula\n");
+    tool_print_troff("Compiled kernels: the first where XDG_CACHE_HOME is set, and neither where TEGULA_CACHE_DIR is.");
+}
+
+static void print_environment(void)
+{
+    static tgl_setting_row row;
+    printf(".SH ENVIRONMENT\n");
+    for (int i = 0; tgl_settings_row(i, &row); i++) {
+        printf(".TP\n.B %s\n", row.variable);
+        tool_print_troff(row.meaning);
+    }
+}
+
+static void print_examples(void)
+{
+    printf(".SH EXAMPLES\n");
+    for (const tool_command *const *c = tool_commands; *c; c++) {
+        if (!(*c)->example) continue;
+        printf(".PP\n%s:\n.PP\n.EX\n", (*c)->summary);
+        tool_print_troff((*c)->example);
+        printf(".EE\n");
+    }
+}
+
 int tool_print_manual(void)
 {
     printf(".TH TEGULA 1 \"\" \"tegula %s\" \"User Commands\"\n.SH NAME\ntegula \\- kernels for large language models: "
            "what is here, is it right, how fast is it\n.SH SYNOPSIS\n.B tegula\n.I command\n[...]\n.SH COMMANDS\n",
            tgl_version());
     const int code = run_each("--help=man");
+    printf(".SH PARAMETERS\n");
+    tool_print_troff(tool_parameters);
     printf(".SH EXIT STATUS\n0: all is well. 1: something failed. 2: the command line makes no sense.\n");
+    print_environment();
+    print_files();
+    print_examples();
     return code;
 }
 
@@ -58,4 +103,5 @@ const tool_command tool_completion = {
     .arguments = "bash|zsh",
     .summary = "prints a script that completes tegula's words in a shell",
     .run = run,
+    .example = "source <(tegula completion bash)",
 };

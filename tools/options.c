@@ -20,9 +20,16 @@ int tool_complain(const tool_command *command, int code, const char *format, ...
     return code;
 }
 
+/* In lines, since a help is read on terminals and in pipes. */
+const char tool_parameters[] = "k=v is a parameter of an op with its value, k=a,b stands for several values; tegula\n"
+                               "list shows the parameters. If all without a default are given, they make the cases,\n"
+                               "otherwise they choose those of the op's list that have these values.";
+
 static void help(const tool_command *command, const tool_option *options)
 {
     printf("usage: tegula %s %s\n%s\n", command->name, command->arguments, command->summary);
+    if (command->note) printf("\n%s\n", command->note);
+    if (command->example) printf("\nexample\n  %s\n", command->example);
     if (options->name) printf("\noptions\n");
     for (const tool_option *o = options; o->name; o++) {
         char left[48];
@@ -31,27 +38,17 @@ static void help(const tool_command *command, const tool_option *options)
     }
 }
 
-/* Text of a manual page: troff takes a backslash and a dot or quote at the beginning of a line for its own. */
-static void print_troff(const char *text)
-{
-    if (*text == '.' || *text == '\'') printf("\\&");
-    for (; *text; text++) {
-        if (*text == '\\' || *text == '-') putchar('\\');
-        putchar(*text == '\\' ? 'e' : *text);
-    }
-    putchar('\n');
-}
-
-/* What a command takes, for the manual page. */
+/* What a command takes, for the manual page. That has examples and the note on parameters elsewhere. */
 static void help_man(const tool_command *command, const tool_option *options)
 {
     printf(".SS ");
-    print_troff(tool_text("tegula %s %s", command->name, command->arguments));
-    print_troff(command->summary);
+    tool_print_troff(tool_text("tegula %s %s", command->name, command->arguments));
+    tool_print_troff(command->summary);
+    if (command->note && command->note != tool_parameters) tool_print_troff(command->note);
     for (const tool_option *o = options; o->name; o++) {
         printf(".TP\n.B ");
-        print_troff(tool_text("--%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : ""));
-        print_troff(o->help);
+        tool_print_troff(tool_text("--%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : ""));
+        tool_print_troff(o->help);
     }
 }
 

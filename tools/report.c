@@ -39,5 +39,6 @@ const tool_command tool_report = {
     .arguments = "FILE... -o PAGE [--against FILE]",
     .summary = "a page with plots of measurements that are there",
     .run = run,
+    .example = "tegula report rows.jsonl -o page.html",
     .takes_files = true,
 };

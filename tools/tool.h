@@ -27,14 +27,18 @@ typedef struct {
     const char *name, *arguments, *summary; /* for the help: "bench", "[op...] [k=v ...]", a line */
     int (*run)(int argc, char **argv);      /* argv[0] is the command's name */
     bool takes_files;                       /* words that are not options are files, not ops */
+    const char *note;                       /* what else a user has to know; NULL: nothing */
+    const char *example;                    /* a command line; NULL: it needs none */
 } tool_command;
 extern const tool_command tool_info, tool_list, tool_check, tool_bench, tool_compile, tool_demo, tool_report,
     tool_completion;
 extern const tool_command *const tool_commands[]; /* all of them; ends with NULL */
+extern const char tool_parameters[];              /* the note of commands that take k=v */
 
 /* ---- help.c ---- */
 
-int tool_print_manual(void); /* in man's own format */
+int tool_print_manual(void);             /* in man's own format */
+void tool_print_troff(const char *text); /* one paragraph of it */
 
 /* ---- options.c ---- */
 

@@ -96,6 +96,47 @@ def test_manual_page_has_what_the_help_has(tegula, tmp_path):
         assert "tegula bench" in re.sub(".\b", "", done.stdout)            # bold letters are struck twice
 
 
+def test_help_says_what_parameters_are(tegula):
+    said = [tegula(command, "--help").stdout.split("\n\n")[1] for command in ("check", "bench", "compile")]
+    assert len(set(said)) == 1 and "k=a,b stands for several values" in said[0] and "without a default" in said[0]
+    said = tegula("list", "--help").stdout
+    heads, row = (line.split() for line in tegula("list", "moe_topk_gate").stdout.splitlines())
+    assert all(head in said for head in heads[1:5])
+    assert row[5] == "num_tokens=" and "num_tokens= has no default" in said and "dtype=i64" in row and "dtype=i64 has one" in said
+
+
+def example_of(tegula, command):
+    return (re.findall(r"\nexample\n  (.*)\n", tegula(command, "--help").stdout) or [None])[0]
+
+
+def test_sections_of_the_manual_page(tegula, tmp_path):
+    page = tegula("help", "man").stdout.replace("\\-", "-")
+    sections = dict(re.findall(r"^\.SH (.*)\n((?:(?!\.SH).*\n)*)", page, re.M))
+    assert sections["PARAMETERS"] == tegula("check", "--help").stdout.split("\n\n")[1] + "\n" and page.count("k=a,b") == 1
+    settings = tegula("info").stdout.split("\n\n")[1].splitlines()[1:]
+    shown = re.findall(r"^\.TP\n\.B (\S+)\n(.*)", sections["ENVIRONMENT"], re.M)
+    assert shown == [(line.split()[0], re.split("  +", line)[3]) for line in settings] and len(shown) >= 10
+    for home, folder in ({"XDG_CACHE_HOME": ""}, "~/.cache/tegula"), ({"XDG_CACHE_HOME": str(tmp_path / "xdg")}, "$XDG_CACHE_HOME/tegula"):
+        env = {**os.environ, **home, "HOME": str(tmp_path)}
+        env.pop("TEGULA_CACHE_DIR", None)
+        info = subprocess.run([TOOL, "info"], env=env, text=True, capture_output=True).stdout
+        expanded = folder.replace("~", str(tmp_path)).replace("$XDG_CACHE_HOME", home["XDG_CACHE_HOME"])
+        assert folder in sections["FILES"] and re.search(f"^cache +(none: )?{expanded}\\b", info, re.M)
+    examples = re.findall(r"\.EX\n(.*)\n\.EE", sections["EXAMPLES"])
+    assert examples == [example for command in COMMANDS if (example := example_of(tegula, command))] and len(examples) >= 6
+
+
+def test_examples_run(tegula, tmp_path):
+    """Those of list to completion, in this order: report reads what bench wrote."""
+    for command in "list", "check", "bench", "report", "completion":
+        example = example_of(tegula, command)
+        env = {**os.environ, "PATH": f"{TOOL.parent}:{os.environ['PATH']}", "TEGULA_CACHE_DIR": str(tmp_path / "cache")}
+        done = subprocess.run(["bash", "-c", example], cwd=tmp_path, env=env, text=True, capture_output=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    model = re.search(r"--model (\S+)", example_of(tegula, "compile"))[1]
+    assert model in re.search(r"a model: (.*)", tegula("compile", "--help").stdout)[1].split(", ")
+
+
 @pytest.mark.parametrize("line, words", [
     ("tegula ", [*COMMANDS, "help"]), ("tegula be", ["bench"]), ("tegula help comp", ["compile", "completion"]),
     ("tegula bench --j", ["--json"]), ("tegula check moe_topk_g", ["moe_topk_gate"]), ("tegula info moe", [])])
