@@ -288,13 +288,15 @@ static void print_failure(bench *b, const wanted_row *w, tgl_status status, cons
 static void warn_of_noise(const tool_rows *rows)
 {
     const double limit = 0.15;
+    const int num_rows = tool_rows_of_ops(rows);
     int num_noisy = 0;
-    for (int i = 0; i < rows->count; i++) num_noisy += rows->rows[i].cold_spread > limit;
-    if (3 * num_noisy > rows->count)
+    for (int i = 0; i < rows->count; i++)
+        num_noisy += rows->rows[i].cold_spread > limit && !tool_row_is_copy(&rows->rows[i]);
+    if (3 * num_noisy > num_rows)
         fprintf(stderr,
                 "warning: this machine is too noisy to measure: in %d of %d rows calls spread by more than %.0f %%; "
                 "stop other programs, or fix clocks\n",
-                num_noisy, rows->count, 100 * limit);
+                num_noisy, num_rows, 100 * limit);
 }
 
 static volatile sig_atomic_t interrupted;
@@ -343,7 +345,8 @@ static int measure_all(bench *b)
         }
     }
     if (interrupted)
-        return tool_failed(&tool_bench, "interrupted: %d of %d rows were measured", b->rows.count - 1, b->num_wanted);
+        return tool_failed(&tool_bench, "interrupted: %d of %d rows were measured", tool_rows_of_ops(&b->rows),
+                           b->num_wanted);
     if (b->left_out)
         printf("%snote: %d rows that move more than %s are left out on the CPU; parameters bring them in%s\n",
                tool_dim(), b->left_out, tool_size((double)cpu_limit(b->options.quick)), tool_plain());

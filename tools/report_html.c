@@ -403,7 +403,7 @@ static int find_domains(const tool_rows *rows, char domains[MAX_DOMAINS][NAME])
     for (int i = 0; i < rows->count && count < MAX_DOMAINS; i++) {
         int d = 0;
         while (d < count && strncmp(domains[d], domain_of(rows->rows[i].op), NAME - 1)) d++;
-        if (d == count && strcmp(rows->rows[i].op, "copy"))
+        if (d == count && !tool_row_is_copy(&rows->rows[i]))
             snprintf(domains[count++], NAME, "%.31s", domain_of(rows->rows[i].op));
     }
     return count;
@@ -416,7 +416,7 @@ static void roofline(FILE *f, const tool_rows *rows)
     axis xs = empty_x, ys = empty_y;
     int count = 0;
     for (const tool_row *r = rows->rows; r < rows->rows + rows->count; r++) {
-        if (!strcmp(r->op, "copy") || !(r->bytes > 0) || !(r->gb_per_s > 0)) continue;
+        if (tool_row_is_copy(r) || !(r->bytes > 0) || !(r->gb_per_s > 0)) continue;
         widen(&xs, r->bytes);
         widen(&ys, r->gb_per_s);
         widen(&ys, copy_rate(r));
@@ -430,7 +430,7 @@ static void roofline(FILE *f, const tool_rows *rows)
     fprintf(f, "</p>\n");
     begin_plot(f, &xs, &ys, "GB/s", "GB/s against bytes");
     for (const tool_row *r = rows->rows; r < rows->rows + rows->count; r++) {
-        if (!strcmp(r->op, "copy") || !(r->bytes > 0) || !(r->gb_per_s > 0)) continue;
+        if (tool_row_is_copy(r) || !(r->bytes > 0) || !(r->gb_per_s > 0)) continue;
         int d = 0;
         while (d < num_domains - 1 && strncmp(domains[d], domain_of(r->op), NAME - 1)) d++;
         fprintf(f,
@@ -466,7 +466,7 @@ static void copies(FILE *f, const tool_rows *rows)
     double low = INFINITY, high = 0;
     const tool_row *some = NULL;
     for (const tool_row *r = rows->rows; r < rows->rows + rows->count; r++) {
-        if (strcmp(r->op, "copy") || !(r->gb_per_s > 0)) continue;
+        if (!tool_row_is_copy(r) || !(r->gb_per_s > 0)) continue;
         some = r;
         low = fmin(low, r->gb_per_s);
         high = fmax(high, r->gb_per_s);
@@ -499,7 +499,7 @@ static void head(FILE *f, const tool_rows *rows, const tool_rows *other)
 
 static bool is_first_of_op(const tool_rows *rows, int i)
 {
-    if (!strcmp(rows->rows[i].op, "copy")) return false;
+    if (tool_row_is_copy(&rows->rows[i])) return false;
     for (int j = 0; j < i; j++)
         if (!strcmp(rows->rows[j].op, rows->rows[i].op)) return false;
     return true;
@@ -550,7 +550,7 @@ static void summary(FILE *f, const tool_rows *rows, const tool_rows *other)
     double sum_of_logs = 0, *shares = case_memory(rows->count, sizeof *shares);
     for (int i = 0; i < rows->count; i++) {
         const tool_row *r = &rows->rows[i], *theirs = partner(other, r);
-        if (!strcmp(r->op, "copy")) continue;
+        if (tool_row_is_copy(r)) continue;
         num_ops += is_first_of_op(rows, i);
         num_rows++;
         if (!isnan(r->copy_share)) shares[num_shares++] = r->copy_share;

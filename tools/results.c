@@ -57,6 +57,15 @@ const tool_row *tool_rows_find(const tool_rows *rows, const char *label)
     return best;
 }
 
+bool tool_row_is_copy(const tool_row *row) { return !strcmp(row->op, "copy"); }
+
+int tool_rows_of_ops(const tool_rows *rows)
+{
+    int count = 0;
+    for (int i = 0; i < rows->count; i++) count += !tool_row_is_copy(&rows->rows[i]);
+    return count;
+}
+
 void tool_rows_free(tool_rows *rows)
 {
     free(rows->rows);

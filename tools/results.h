@@ -39,6 +39,10 @@ tool_row *tool_rows_add(tool_rows *rows, const tool_row *row);
 const tool_row *tool_rows_find(const tool_rows *rows, const char *label);
 void tool_rows_free(tool_rows *rows);
 
+/* Is it the plain copy that a bench measures before the rows of ops? And how many rows are not. */
+bool tool_row_is_copy(const tool_row *row);
+int tool_rows_of_ops(const tool_rows *rows);
+
 void tool_row_write(const tool_row *row, FILE *file); /* a line */
 
 /* Reads what tool_row_write() wrote, and peers' rows in the same form: one object per line, without nesting,

@@ -651,7 +651,7 @@ def test_summary_of_a_page(tegula, tmp_path, rows):
     write_lines(tmp_path / "more.jsonl", rows[3:])
     write_lines(tmp_path / "theirs.jsonl", theirs)
     done = tegula("report", "ours.jsonl", "more.jsonl", "-o", "page.html", "--against", "theirs.jsonl")
-    assert done.returncode == 0 and done.stdout == "page.html: 5 rows\n", done.stderr
+    assert done.returncode == 0 and done.stdout == "page.html: 4 rows\n", done.stderr
     page = Page((tmp_path / "page.html").read_text())
     words = " ".join(" ".join(page.words).split())
     assert "4 rows of 1 ops; half of them at 90 % of a plain copy's rate or more" in words
@@ -680,8 +680,9 @@ def test_a_page_of_all_files_of_record(tmp_path):
     done = subprocess.run(["sh", ROOT / "tests/tools/record.sh"], cwd=tmp_path, env=env, text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for path in (ROOT / "bench/results/h200").glob("*.jsonl") for line in path.open()]
-    assert done.stdout == f"report.html: {sum('op' in line for line in lines)} rows\n"
-    assert "(geometric mean of " in (tmp_path / "report.html").read_text()
+    assert done.stdout == f"report.html: {sum(line.get('op', 'copy') != 'copy' for line in lines)} rows\n"
+    page = (tmp_path / "report.html").read_text()
+    assert "(geometric mean of " in page and f"<p>{done.stdout.split()[1]} rows of " in page
 
 
 def test_no_page_without_rows(tegula, tmp_path):
@@ -718,6 +719,13 @@ def test_an_interrupted_run_leaves_its_files(tmp_path):
 def test_noise_is_told(tegula, tmp_path, rows, spread, is_noisy):
     write_lines(tmp_path / "rows.jsonl", [{**row, "cold_spread": spread} for row in rows])
     assert ("too noisy" in tegula("bench", "--from", "rows.jsonl").stderr) == is_noisy
+
+
+def test_noise_of_the_copy_is_no_rows(tegula, tmp_path, rows):
+    write_lines(tmp_path / "rows.jsonl", [{**row, "cold_spread": spread} for row, spread in zip(rows, (0.5, 0.5, 0.05, 0.05))])
+    assert not tegula("bench", "--from", "rows.jsonl").stderr           # one of three, with the copy two of four
+    write_lines(tmp_path / "rows.jsonl", [{**row, "cold_spread": 0.5} for row in rows[:2]])
+    assert "in 1 of 1 rows calls spread" in tegula("bench", "--from", "rows.jsonl").stderr
 
 
 # ---- comparing ----
