@@ -33,6 +33,11 @@ tool_verdict tool_judge(const tool_row *ours, const tool_row *theirs)
     return v;
 }
 
+const char *tool_goal(const tool_row *theirs)
+{
+    return theirs->peer[0] ? "faster, or not slower and at the copy rate" : "not slower";
+}
+
 int tool_compare(const tool_rows *rows, const tool_rows *other, const char *other_name)
 {
     static const char *const heads[] = { "row", ">cold us", ">theirs", ">ratio", ">of copy", "verdict" };

@@ -169,6 +169,12 @@ static const char *text(const char *s)
     return out;
 }
 
+/* Whom we are compared with; escaped. */
+static const char *peer_of(const tool_rows *other)
+{
+    return other->rows[0].peer[0] ? text(other->rows[0].peer) : "an earlier run";
+}
+
 static void key(FILE *f, const char *color, const char *name)
 {
     fprintf(f, "<span class='entry'><span class='key' style='background:var(--%s)'></span>%s</span> ", color, name);
@@ -232,7 +238,7 @@ static void bars(FILE *f, const selection *s, const tool_rows *other)
     end *= 1.01; /* so that the mark of the fastest copy is inside */
     fprintf(f, "<p class='soft'>GB/s, caches cold (longer is better; a parameter that is blank has its default): ");
     key(f, "bar", text(s->rows[0]->op));
-    if (other && other->count) key(f, "peer", other->rows[0].peer[0] ? text(other->rows[0].peer) : "the earlier run");
+    if (other && other->count) key(f, "peer", peer_of(other));
     key(f, "copy", "a plain copy of as many bytes in the same run");
     fprintf(f, "</p>\n");
     parameter_heads(f, s);
@@ -409,6 +415,14 @@ static int find_domains(const tool_rows *rows, char domains[MAX_DOMAINS][NAME])
     return count;
 }
 
+/* Rows for which a gather over the bus was timed. */
+static bool has_host_tables(const tool_rows *rows)
+{
+    for (int i = 0; i < rows->count; i++)
+        if (!isnan(rows->rows[i].gather_us)) return true;
+    return false;
+}
+
 static void roofline(FILE *f, const tool_rows *rows)
 {
     char domains[MAX_DOMAINS][NAME];
@@ -427,6 +441,10 @@ static void roofline(FILE *f, const tool_rows *rows)
             "<div class='card'><h3>Roofline: GB/s against bytes moved (both axes logarithmic)</h3>\n<p class='soft'>");
     key(f, "fg", "the roof, a plain copy of as many bytes: launch cost limits it on the left, memory on the right");
     for (int d = 0; d < num_domains; d++) key(f, tool_text("d%d", d), text(domains[d]));
+    if (has_host_tables(rows))
+        fprintf(
+            f,
+            "<br/>Rows that read a table in host memory (at=host, at=huge) are far below the roof: the bus limits them.");
     fprintf(f, "</p>\n");
     begin_plot(f, &xs, &ys, "GB/s", "GB/s against bytes");
     for (const tool_row *r = rows->rows; r < rows->rows + rows->count; r++) {
@@ -493,8 +511,8 @@ static void head(FILE *f, const tool_rows *rows, const tool_rows *other)
             text(first->flush));
     copies(f, rows);
     if (other && other->count)
-        fprintf(f, "<p>Compared with %s on %s; a ratio below 1 means that ours is faster.</p>\n",
-                other->rows[0].peer[0] ? text(other->rows[0].peer) : "an earlier run", text(other->rows[0].device));
+        fprintf(f, "<p>Compared with %s on %s; a ratio below 1 means that ours is faster.</p>\n", peer_of(other),
+                text(other->rows[0].device));
 }
 
 static bool is_first_of_op(const tool_rows *rows, int i)
@@ -568,9 +586,10 @@ static void summary(FILE *f, const tool_rows *rows, const tool_rows *other)
     if (num_compared) {
         fprintf(
             f,
-            "<p>Against the other: <strong>%.2f</strong> times as fast (geometric mean of %d rows); %d rows met their "
-            "goal, %d did not.</p>\n",
-            exp(sum_of_logs / num_compared), num_compared, num_met, num_compared - num_met);
+            "<p>Against %s: <strong>%.2f</strong> times as fast (geometric mean of %d rows); %d rows met their goal (%s), "
+            "%d did not.</p>\n",
+            peer_of(other), exp(sum_of_logs / num_compared), num_compared, num_met, tool_goal(&other->rows[0]),
+            num_compared - num_met);
         worst(f, rows, other);
     }
     contents(f, rows);

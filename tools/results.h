@@ -63,6 +63,7 @@ typedef struct {
     char ratio[32]; /* of the times, ours to theirs; "-" if not timed */
 } tool_verdict;
 tool_verdict tool_judge(const tool_row *ours, const tool_row *theirs);
+const char *tool_goal(const tool_row *theirs); /* what a row has to be, in words */
 
 /* ---- report_html.c ---- */
 

@@ -650,15 +650,28 @@ def test_summary_of_a_page(tegula, tmp_path, rows):
     write_lines(tmp_path / "ours.jsonl", rows[:3])
     write_lines(tmp_path / "more.jsonl", rows[3:])
     write_lines(tmp_path / "theirs.jsonl", theirs)
+    write_lines(tmp_path / "peer.jsonl", [{**row, "peer": "Tiles & 1"} for row in theirs])
     done = tegula("report", "ours.jsonl", "more.jsonl", "-o", "page.html", "--against", "theirs.jsonl")
     assert done.returncode == 0 and done.stdout == "page.html: 4 rows\n", done.stderr
     page = Page((tmp_path / "page.html").read_text())
     words = " ".join(" ".join(page.words).split())
     assert "4 rows of 1 ops; half of them at 90 % of a plain copy's rate or more" in words
-    assert "1.41 times as fast (geometric mean of 4 rows); 3 rows met their goal, 1 did not" in words
+    assert "Against an earlier run: 1.41 times as fast (geometric mean of 4 rows); 3 rows met their goal (not slower), 1 did not" in words
     assert f"Slowest against theirs: 2.00: {rows[4]['row']} 1.00: {rows[3]['row']} 0.50: {rows[2]['row']}" in words
     assert "transpose num_cols=96 GB/s" in words                # the heading; bars and table have the rest
     assert len([a for tag, a in page.elements if tag == "i" and a.get("class") == "peer"]) == 4
+    assert tegula("report", "ours.jsonl", "more.jsonl", "-o", "page.html", "--against", "peer.jsonl").returncode == 0
+    words = " ".join(" ".join(Page((tmp_path / "page.html").read_text()).words).split())
+    assert "Against Tiles & 1: 1.41 times as fast (geometric mean of 4 rows); 3 rows met their goal " \
+           "(faster, or not slower and at the copy rate), 1 did not" in words
+
+
+@pytest.mark.parametrize("gather_us", [None, 15.0])
+def test_page_says_why_rows_are_below_the_roof(tegula, tmp_path, rows, gather_us):
+    write_lines(tmp_path / "rows.jsonl", [*rows, {**rows[1], "row": "a at=host", "params": "at=host", "gather_us": gather_us}])
+    assert tegula("report", "rows.jsonl", "-o", "page.html").returncode == 0
+    roofline = (tmp_path / "page.html").read_text().split("Roofline")[1].split("<svg")[0]
+    assert ("read a table in host memory (at=host, at=huge)" in roofline) == (gather_us is not None)
 
 
 def test_files_of_a_report_may_follow_its_options(tegula, tmp_path, rows):
