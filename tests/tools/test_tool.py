@@ -820,6 +820,18 @@ def test_the_reader_passes_over_unknown_fields(tegula, tmp_path, rows):
 
 # ---- files beside the tool ----
 
+def test_readme_says_where_the_command_is():
+    readme = (ROOT / "README.md").read_text()
+    assert re.search(r"`tegula` \(after `make build`\s+it is\s+`build/bin/tegula`\)", readme[:readme.index("\ntegula report")])
+
+
+def test_documents_promise_a_glibc_for_sources_only():
+    """What a wheel needs, auditwheel finds out and names in its file name."""
+    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    claims = [claim for path in documents for claim in re.findall(r"(?:\S+\s+){2}glibc\s+[\d.]+", path.read_text())]
+    assert claims == ["builds on glibc 2.28"]
+
+
 def test_peers_are_mapped():
     done = subprocess.run([sys.executable, str(ROOT / "bench/peers/map_tilekernels.py"), "--check"], text=True, capture_output=True)
     assert done.returncode == 0, done.stderr
