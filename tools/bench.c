@@ -402,9 +402,9 @@ static int run_rows(bench *b, const char *device, const char *json_path, const t
     if (code == TOOL_OK && timer_open(&b->on, &b->options, &b->timer) != TGL_OK)
         code = tool_failed(&tool_bench, "%s", tgl_last_error());
     if (code == TOOL_OK && json_path && !(b->json = fopen(json_path, "w")))
-        code = tool_failed(&tool_bench, "%s: %s", json_path, strerror(errno));
+        code = tool_failed(&tool_bench, "--json: %s: %s", json_path, strerror(errno));
     if (code == TOOL_OK) code = measure_all(b);
-    if (b->json && fclose(b->json) != 0) code = tool_failed(&tool_bench, "%s: %s", json_path, strerror(errno));
+    if (b->json && fclose(b->json) != 0) code = tool_failed(&tool_bench, "--json: %s: %s", json_path, strerror(errno));
     timer_close(b->timer);
     backend_close(&b->on);
     return code;

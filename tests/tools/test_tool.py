@@ -706,11 +706,12 @@ def test_no_page_without_rows(tegula, tmp_path):
     assert not (tmp_path / "new.html").exists() and (tmp_path / "old.html").read_text() == "old"
 
 
-def test_a_page_that_cannot_be_written_is_known_before_measuring(tegula):
+@pytest.mark.parametrize("option", ["--html", "--json"])
+def test_a_file_that_cannot_be_written_is_known_before_measuring(tegula, option):
     begin = time.monotonic()
-    done = tegula("bench", "transpose", "--device", "cpu", "--html", "nowhere/page.html")
+    done = tegula("bench", "transpose", "--device", "cpu", option, "nowhere/file")
     assert done.returncode == 1 and time.monotonic() - begin < 5 and not done.stdout
-    assert done.stderr == "tegula bench: --html: nowhere/page.html: No such file or directory\n"
+    assert done.stderr == f"tegula bench: {option}: nowhere/file: No such file or directory\n"
 
 
 def test_an_interrupted_run_leaves_its_files(tmp_path):
