@@ -214,7 +214,7 @@ static void print_row(bench *b, const case_op *op, const tool_row *row)
 {
     if (op != b->shown) printf("%s%s%s\n", tool_bold(), op->name, tool_plain());
     b->shown = op;
-    if (is_narrow(b)) tool_print_wrapped(row->params);
+    if (is_narrow(b)) tool_print_wrapped(row->params, 0);
     else printf("%-*s", b->label_width, row->params);
     printf(" %9s %5.0f %% %9s", tool_number(row->cold_us), 100 * row->cold_spread, tool_number(row->warm_us));
     if (!backend_is_cpu(&b->on))

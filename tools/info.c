@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * info.c - what is here: the library, the machine, the GPUs, the compiler, the cache, the settings. */
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -10,8 +11,17 @@
 #include "cupti.h"
 #include "tool.h"
 
-/* A line "name   text". */
-#define show(name, ...) (printf("%s%-12s%s ", tool_bold(), name, tool_plain()), printf(__VA_ARGS__), putchar('\n'))
+/* A line "name   text", or several where the terminal is narrow. */
+__attribute__((format(printf, 2, 3))) static void show(const char *name, const char *format, ...)
+{
+    char text[2 * TGL_PATH_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    printf("%s%-12s%s ", tool_bold(), name, tool_plain());
+    tool_print_wrapped(text, 13);
+}
 
 static void show_devices(void)
 {

@@ -168,11 +168,15 @@ static int first_line(const char *text, int width)
     return (int)((*end == ' ' ? end : space ? space : part ? part : end) - text);
 }
 
-void tool_print_wrapped(const char *text)
+void tool_print_wrapped(const char *text, int column)
 {
+    enum { MIN_WIDTH = 16 };
+    const int room = tool_width() - column, width = room > MIN_WIDTH ? room : MIN_WIDTH;
+    int indent = 0;
     for (int length; *text; text += length, text += *text == ' ') {
-        length = first_line(text, tool_width());
-        printf("%.*s\n", length, text);
+        length = first_line(text, width);
+        printf("%*s%.*s\n", indent, "", length, text);
+        indent = column;
     }
 }
 

@@ -116,7 +116,8 @@ const char *tool_percent(double share);
 
 int tool_width(void); /* columns of the terminal; "no end" where stdout is none */
 
-void tool_print_wrapped(const char *text); /* lines that the terminal can show */
+/* Lines that the terminal can show. The first begins in `column`, where the cursor is; blanks bring the others there. */
+void tool_print_wrapped(const char *text, int column);
 
 /* A table of texts in aligned columns; those whose head begins with '>' are aligned to the right. Where the terminal is
  * too narrow, the widest columns of the others are wrapped. */
