@@ -113,6 +113,22 @@ static bool knows(const tgl_nvrtc_table *nvrtc, int number)
     return nvrtc->num_archs == 0; /* unknown: let it try */
 }
 
+bool tgl_jit_is_unknown(int number, char known[TGL_KNOWN_BYTES])
+{
+    const tgl_nvrtc_table *nvrtc = tgl_nvrtc_or_null();
+    if (!nvrtc || knows(nvrtc, number)) return false;
+    size_t n = (size_t)snprintf(known, TGL_KNOWN_BYTES, "NVRTC %d.%d knows:", nvrtc->major, nvrtc->minor);
+    const char *before = " ";
+    for (int i = 0; i < nvrtc->num_archs && n < TGL_KNOWN_BYTES; i++) {
+        char name[TGL_ARCHITECTURE_BYTES];
+        if (nvrtc->archs[i] < 80) continue; /* too old for us */
+        tgl_jit_architecture_given(nvrtc->archs[i] / 10, nvrtc->archs[i] % 10, NULL, 0, name);
+        n += (size_t)snprintf(known + n, TGL_KNOWN_BYTES - n, "%s%s", before, name);
+        before = ", ";
+    }
+    return true;
+}
+
 tgl_status tgl_jit_architectures(const char *const **names, int *count)
 {
     static const char *const all[] = {
@@ -304,12 +320,10 @@ static tgl_status compile(const tgl_nvrtc_table *nvrtc, const job *j, tgl_image 
                         "%s: this process was forked while a thread was compiling, so it cannot compile; "
                         "prepare kernels before the fork",
                         j->what);
-    if (!knows(nvrtc, tgl_jit_architecture_number(j->architecture)))
-        return tgl_fail(TGL_ERR_COMPILE,
-                        "%s: NVRTC %d.%d (%.200s) does not know this architecture, only sm_%d to sm_%d; "
-                        "use another NVRTC",
-                        j->what, nvrtc->major, nvrtc->minor, nvrtc->path, nvrtc->archs[0],
-                        nvrtc->archs[nvrtc->num_archs - 1]);
+    char known[TGL_KNOWN_BYTES];
+    if (tgl_jit_is_unknown(tgl_jit_architecture_number(j->architecture), known))
+        return tgl_fail(TGL_ERR_COMPILE, "%s: %.200s does not know this architecture (%s); use another NVRTC", j->what,
+                        nvrtc->path, known);
     atomic_fetch_add(&num_compiling, 1);
     const tgl_status status = run_compiler(nvrtc, j, out);
     atomic_fetch_sub(&num_compiling, 1);

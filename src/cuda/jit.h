@@ -77,6 +77,11 @@ tgl_status tgl_jit_architecture(int major, int minor, char name[TGL_ARCHITECTURE
 void tgl_jit_architecture_given(int major, int minor, const int *known, int num_known,
                                 char name[TGL_ARCHITECTURE_BYTES]);
 
+/* Is there an NVRTC that does not compile for this architecture (90 for "sm_90a")? Then `known` says for which it does:
+ * "NVRTC 13.0 knows: sm_80, sm_90a". */
+enum { TGL_KNOWN_BYTES = 768 };
+bool tgl_jit_is_unknown(int number, char known[TGL_KNOWN_BYTES]);
+
 /* 90 for "sm_90a" and "compute_90"; 0 if it is not an architecture. */
 int tgl_jit_architecture_number(const char *architecture);
 

@@ -24,11 +24,13 @@ static _Thread_local struct {
 static tgl_status check_architecture(const char *architecture)
 {
     const int number = tgl_jit_architecture_number(architecture);
-    char wanted[2 * TGL_ARCHITECTURE_BYTES] = "one such as sm_90a";
+    char wanted[2 * TGL_ARCHITECTURE_BYTES] = "one such as sm_90a", known[TGL_KNOWN_BYTES];
     if (number >= 80) {
         tgl_jit_architecture_given(number / 10, number % 10, NULL, 0, wanted);
         if (!strncmp(architecture, "compute_", 8)) snprintf(wanted, sizeof wanted, "compute_%d", number);
-        if (!strcmp(architecture, wanted)) return TGL_OK;
+        if (!strcmp(architecture, wanted)) return TGL_OK; /* which a cache may have, even if NVRTC does not know it */
+        if (tgl_jit_is_unknown(number, known))
+            return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want one that %s", architecture, known);
     }
     return tgl_fail(TGL_ERR_ARGUMENT, "architecture: is \"%.32s\", want %s", architecture, wanted);
 }

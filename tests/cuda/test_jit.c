@@ -383,7 +383,12 @@ TEST(architectures_that_compile)
     }
     tgl_image image;
     CHECK_INT(build_for("sm_61", 2, TGL_JIT_MAY_COMPILE, &image), TGL_ERR_COMPILE);
-    CHECK_HAS(tgl_last_error(), "does not know this architecture");
+    CHECK_HAS(tgl_last_error(), " does not know this architecture (NVRTC ");
+    CHECK_HAS(tgl_last_error(), " knows: sm_80, sm_86, ");
+    CHECK_HAS(tgl_last_error(), ", sm_90a");
+    CHECK_INT(tgl_prepare_begin(0, "sm_99"), TGL_ERR_ARGUMENT);
+    CHECK_HAS(tgl_last_error(), "architecture: is \"sm_99\", want one that NVRTC ");
+    CHECK_HAS(tgl_last_error(), " knows: sm_80, sm_86, ");
 }
 
 TEST(ptx_for_devices_nvrtc_does_not_know)

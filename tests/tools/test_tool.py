@@ -451,6 +451,15 @@ def test_compile_all(tegula, tmp_path):
         assert re.search("^0 kernels compiled", done.stdout, re.M), done.stdout
 
 
+def test_compile_names_the_architectures_that_nvrtc_knows(tegula):
+    if not re.search(r"^nvrtc +\d+\.\d+", tegula("info").stdout, re.M):
+        pytest.skip("no NVRTC here")
+    for name, before in ("sm_99", '--arch: architecture: is "sm_99", want one that '), ("sm_99a", " does not know this architecture ("):
+        done = tegula("compile", "--arch", name, *COMPILE[3:], "-o", "baked")
+        known = re.search(re.escape(before) + r"NVRTC \d+\.\d+ knows: ((?:sm_\w+, )*sm_\w+)", done.stderr)[1].split(", ")
+        assert done.returncode in (1, 2) and {"sm_80", "sm_90a"} <= set(known) and not {"sm_75", "sm_90"} & set(known)
+
+
 def test_compile_counts_the_cases_of_all_architectures(tmp_path, emulated):
     words = [*COMPILE[:2], "sm_80,sm_90a", *COMPILE[3:], "-o", "baked"]
     text, code = on_a_terminal(tmp_path, 80, *words, stream="stderr", env=emulated)
