@@ -69,19 +69,35 @@ int tool_print_manual(void)
     return code;
 }
 
-/* Words of commands, one case of the shell's each: options, then ops. */
-static int print_bash(void)
+/* Sets `known` to the words that may come: options, then ops. One branch of the shells' `case` for each command. */
+static int print_words(const char *position, const char *command)
 {
-    printf(
-        "# bash completion for tegula, printed by `tegula completion bash`\n_tegula() {\n"
-        "    local word=${COMP_WORDS[COMP_CWORD]} words\n    case $COMP_CWORD:${COMP_WORDS[1]} in\n    1:*) words='help");
+    printf("    local known\n    case %s:%s in\n    1:*) known='help", position, command);
     for (const tool_command *const *c = tool_commands; *c; c++) printf(" %s", (*c)->name);
-    printf("' ;;\n    *:help) words='man");
+    printf("' ;;\n    *:help) known='man");
     for (const tool_command *const *c = tool_commands; *c; c++) printf(" %s", (*c)->name);
     printf("' ;;\n");
     const int code = run_each("--help=words");
-    printf("    esac\n    COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n}\n"
+    printf("    esac\n");
+    return code;
+}
+
+static int print_bash(void)
+{
+    printf("# bash completion for tegula, printed by `tegula completion bash`\n_tegula() {\n");
+    const int code = print_words("$COMP_CWORD", "${COMP_WORDS[1]}");
+    printf("    COMPREPLY=($(compgen -W \"$known\" -- \"${COMP_WORDS[COMP_CWORD]}\"))\n}\n"
            "complete -o default -F _tegula tegula\n");
+    return code;
+}
+
+/* As a file _tegula in a folder of $fpath, where its first line counts, or read by a shell. */
+static int print_zsh(void)
+{
+    printf("#compdef tegula\n# zsh completion for tegula, printed by `tegula completion zsh`\n_tegula() {\n");
+    const int code = print_words("$((CURRENT - 1))", "$words[2]");
+    printf("    compadd -- ${=known} || _files\n}\n"
+           "if [[ $funcstack[1] == _tegula ]]; then _tegula \"$@\"; else compdef _tegula tegula; fi\n");
     return code;
 }
 
@@ -89,10 +105,7 @@ static int run(int argc, char **argv)
 {
     const tool_option options[] = { { 0 } };
     if (argc == 2 && !strcmp(argv[1], "bash")) return print_bash();
-    if (argc == 2 && !strcmp(argv[1], "zsh")) { /* zsh reads bash's */
-        printf("autoload -U +X bashcompinit && bashcompinit\n");
-        return print_bash();
-    }
+    if (argc == 2 && !strcmp(argv[1], "zsh")) return print_zsh();
     int code;
     if (!tool_parse(&tool_completion, options, argc, argv, NULL, &code)) return code;
     return tool_usage(&tool_completion, "wants a shell: bash or zsh");

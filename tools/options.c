@@ -55,7 +55,7 @@ static void help_man(const tool_command *command, const tool_option *options)
 /* The same for a shell: a branch of its `case`. */
 static void help_words(const tool_command *command, const tool_option *options)
 {
-    printf("    *:%s) words='--help", command->name);
+    printf("    *:%s) known='--help", command->name);
     for (const tool_option *o = options; o->name; o++) printf(" --%s", o->name);
     const case_op *op;
     for (int i = 0; strstr(command->arguments, "op") && (op = case_op_at(i)); i++) printf(" %s", op->name);

@@ -26,7 +26,7 @@ def check(f):
     try:
         f()
         passed += 1
-    except RuntimeError as e:
+    except (RuntimeError, OSError) as e:
         failed += 1
         print(f"{f.__name__}: {e}")
 
@@ -69,6 +69,17 @@ def installed_tool():
     out = run(prefix / "bin/tegula", "info")
     if "tegula" not in out.lower():
         raise RuntimeError(out)
+
+
+@check
+def manual_and_completion():
+    """As the tool prints them. zsh reads the first line of a file in its folders."""
+    for name, words in (("man/man1/tegula.1", ["help", "man"]), ("bash-completion/completions/tegula", ["completion", "bash"]),
+                        ("zsh/site-functions/_tegula", ["completion", "zsh"])):
+        if (prefix / "share" / name).read_text() != run(prefix / "bin/tegula", *words):
+            raise RuntimeError(f"{name} is not what `tegula {' '.join(words)}` prints")
+    if not (prefix / "share/zsh/site-functions/_tegula").read_text().startswith("#compdef tegula\n"):
+        raise RuntimeError("zsh does not see the completion")
 
 
 @check

@@ -137,15 +137,37 @@ def test_examples_run(tegula, tmp_path):
     assert model in re.search(r"a model: (.*)", tegula("compile", "--help").stdout)[1].split(", ")
 
 
-@pytest.mark.parametrize("line, words", [
+COMPLETIONS = [
     ("tegula ", [*COMMANDS, "help"]), ("tegula be", ["bench"]), ("tegula help comp", ["compile", "completion"]),
-    ("tegula bench --j", ["--json"]), ("tegula check moe_topk_g", ["moe_topk_gate"]), ("tegula info moe", [])])
+    ("tegula bench --j", ["--json"]), ("tegula check moe_topk_g", ["moe_topk_gate"]), ("tegula info moe", [])]
+
+
+@pytest.mark.parametrize("line, words", COMPLETIONS)
 def test_completion(tegula, line, words):
     script = tegula("completion", "bash").stdout
     given = line.split(" ")
     ask = f'COMP_WORDS=({" ".join(map(repr, given))}); COMP_CWORD={len(given) - 1}; _tegula; echo "${{COMPREPLY[@]}}"'
     done = subprocess.run(["bash", "-c", f"{script}\n{ask}"], text=True, capture_output=True)
     assert sorted(done.stdout.split()) == sorted(words), done.stderr
+
+
+def test_completion_for_zsh_has_what_that_for_bash_has(tegula):
+    """And loads in both ways: by its first line from a folder of functions, and read by a shell."""
+    script = tegula("completion", "zsh").stdout
+    assert script.startswith("#compdef tegula\n") and script.endswith("_tegula \"$@\"; else compdef _tegula tegula; fi\n")
+    branches = [re.findall(r"^    \*?.*\) known='.*' ;;$", text, re.M) for text in (script, tegula("completion", "bash").stdout)]
+    assert branches[0] == branches[1] and len(branches[0]) == len(COMMANDS) + 2
+
+
+def test_completion_in_zsh(tegula):
+    if not shutil.which("zsh"):
+        pytest.skip("no zsh here")
+    begin = "compdef() { }\n_files() { }\ncompadd() { shift; print -l -- ${(M)@:#$words[CURRENT]*} }\n"
+    for line, words in COMPLETIONS:
+        given = line.split(" ")
+        ask = f"words=({' '.join(map(repr, given))}); CURRENT={len(given)}; _tegula"
+        done = subprocess.run(["zsh", "-fc", f"{begin}{tegula('completion', 'zsh').stdout}\n{ask}"], text=True, capture_output=True)
+        assert sorted(done.stdout.split()) == sorted(words), done.stderr
 
 
 @pytest.mark.parametrize("words, sentence", [
