@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
 # As TileKernels' tree has it: plugins by name, which do not exist here, and a test of either kind.
 CONFTEST = """
@@ -97,3 +97,18 @@ def test_fall_back(run, tmp_path):
         "import tile_kernels\ndef test(): assert tile_kernels.only_theirs() == 5\n")
     assert "4 passed" in run("--fall-back")
     assert "1 failed, 3 passed" in run(code=1)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_cuda_is_the_cpu():
+    """tile_kernels_plugin: generators and, in messages of failed tests, the text of tensors."""
+    code = """if True:
+        import tile_kernels_plugin, torch
+        x, y = (torch.rand(2, device="cuda", generator=torch.Generator(device="cuda").manual_seed(42)) for _ in range(2))
+        assert torch.equal(x, y) and x.device.type == "cpu"
+        for _ in range(2): assert repr(torch.ones(2).cuda()) == "tensor([1., 1.])"
+        torch.backends.cuda.matmul.allow_tf32 = True
+        assert (torch.full((1, 1), 1 + 2**-12) @ torch.ones(1, 1)).item() == 1      # the modes are still on"""
+    folder = pathlib.Path(__file__).parent
+    path = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})

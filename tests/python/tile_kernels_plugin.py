@@ -41,5 +41,9 @@ class _Tf32(TorchDispatchMode):
 
 if not torch.cuda.is_available():
     config.set_num_sms(4)
+    _Generator = torch.Generator
+    torch.Generator = lambda device=None: _Generator()      # making one is no torch function
     torch.cuda.synchronize = lambda *args: None
-    _OnCpu().__enter__(), _Tf32().__enter__()       # until the process ends
+    _modes = _OnCpu(), _Tf32()      # until the process ends; torch, printing a tensor, drops its own reference
+    for _mode in _modes:
+        _mode.__enter__()
