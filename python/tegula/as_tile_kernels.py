@@ -6,7 +6,7 @@ TileKernels runs unchanged:
     from tile_kernels.transpose import transpose
 
 Every module of TileKernels 1.0 can be imported. What this package lacks is an error, unless fall_back() is called: then it
-comes from the tile_kernels that is installed."""
+comes from the tile_kernels that is installed. After use_v2() tile_kernels is TileKernels 2, as far as it is here."""
 import functools
 import importlib
 import importlib.machinery
@@ -18,10 +18,24 @@ import warnings
 import tegula
 
 _NAME = "tile_kernels"
+_real = "tegula"                                # which package that is
 _INSTALLED = "tegula_installed_tile_kernels"    # the name under which fall_back() imports the other package
 
 
 _installed_spec = None                          # where it is, once fall_back() was called
+
+
+def use_v2():
+    """From now on tile_kernels is tegula.v2. What was imported from it before stays that of TileKernels 1.0."""
+    global _real
+    if _real == "tegula.v2":
+        return
+    if _installed_spec is not None:
+        raise RuntimeError("use_v2() was called after fall_back(), must be before it")
+    _real = "tegula.v2"
+    for name in [name for name in sys.modules if name.startswith(_NAME + ".")]:
+        del sys.modules[name]
+    sys.modules[_NAME] = tegula.v2
 
 
 def fall_back():
@@ -36,7 +50,7 @@ def fall_back():
     _installed_spec = importlib.util.spec_from_file_location(
         _INSTALLED, found.origin, submodule_search_locations=found.submodule_search_locations)
     for name, module in list(sys.modules.items()):
-        if name == "tegula" or name.startswith("tegula."):
+        if name == _real or name.startswith(_real + "."):
             _let_fall_back(module)
 
 
@@ -77,7 +91,7 @@ def _warn(name):
 
 def _let_fall_back(module):
     """Gives a module of tegula a __getattr__ that asks the installed package last."""
-    before, name = vars(module).get("__getattr__"), _NAME + module.__name__[len("tegula"):]
+    before, name = vars(module).get("__getattr__"), _NAME + module.__name__[len(_real):]
     if getattr(before, "falls_back", False):
         return
 
@@ -153,7 +167,7 @@ def _add_modules(package):
 
 
 class _Alias:
-    """Finds and loads tile_kernels.x as tegula.x: the same module under a second name, never a second copy."""
+    """Finds and loads tile_kernels.x as tegula.x (or tegula.v2.x): the same module under a second name, never a copy."""
 
     def find_spec(self, name, path=None, target=None):
         package, _, rest = name.partition(".")
@@ -165,7 +179,7 @@ class _Alias:
         return None
 
     def exec_module(self, module):
-        real = "tegula" + module.__name__[len(_NAME):]
+        real = _real + module.__name__[len(_NAME):]
         try:
             sys.modules[module.__name__] = importlib.import_module(real)
         except ModuleNotFoundError as e:
@@ -178,7 +192,7 @@ class _Alias:
             _let_fall_back(sys.modules[module.__name__])
         for name in [name for name in sys.modules if name.startswith(real + ".")]:
             # imported already: a second import would replace what the package has under that name
-            sys.modules[_NAME + name[len("tegula"):]] = sys.modules[name]
+            sys.modules[_NAME + name[len(_real):]] = sys.modules[name]
         if real == "tegula.torch":
             _add_modules("torch")
         if real == "tegula.modeling":

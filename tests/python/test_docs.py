@@ -225,6 +225,20 @@ def test_fall_back(tmp_path):
     subprocess.run([sys.executable, "-c", code + "fall_back(); import tile_kernels; assert tile_kernels.theirs == 5"], check=True)
 
 
+def use_v2():
+    # doc: use_v2
+    import tegula.as_tile_kernels
+
+    tegula.as_tile_kernels.use_v2()             # before fall_back()
+    from tile_kernels.torch.engram import engram_sinkhorn_step_ref
+    # end
+    return tegula.v2.torch.engram_sinkhorn_step_ref is engram_sinkhorn_step_ref
+
+
+def test_use_v2():
+    subprocess.run([sys.executable, "-c", inspect.getsource(use_v2) + "assert use_v2()"], check=True)
+
+
 def test_settings():
     import tegula
     before = tegula.config.get_num_threads(), tegula.config.get_jit_mode()

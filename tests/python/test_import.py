@@ -284,6 +284,81 @@ def test_every_module_of_tile_kernels(last_first):
         assert "nonsense" in sentence("import tile_kernels.nonsense")""")
 
 
+V2 = """
+config: get_device get_device_num_sms get_max_smem_per_sm get_num_sms get_pdl is_ascend set_num_sms set_pdl
+engram: engram_gate_fwd engram_hash engram_sinkhorn_finalize engram_sinkhorn_momentum_update engram_sinkhorn_step
+mhc.post_kernel: mhc_post_fwd mhc_post_bwd
+modeling.engram: EngramGateFn engram_gate
+rand: randn randn_like set_seed
+testing: bench clear_unused_sf generator numeric quant
+testing.bench: dtype_to_str make_param_id make_param_key
+testing.generator: generate_num_sms generate_rand_float get_test_level
+testing.numeric: assert_equal calc_diff check_bias count_bytes
+testing.quant: clear_unused_sf
+torch: engram_gate_ref sinkhorn_normalize_ref
+torch.engram: engram_sinkhorn_finalize_ref engram_sinkhorn_momentum_update_ref engram_sinkhorn_step_ref
+utils: align ceil_div dtype_to_str is_power_of_two next_power_of_two str_to_dtype
+"""
+
+
+@has_torch
+@pytest.mark.parametrize("last_first", [False, True])
+def test_v2_as_tile_kernels(last_first):
+    """Its modules are those of tegula.v2, in whatever order they are imported, and nothing is left of 1.0's."""
+    run(f"""if True:
+        import importlib, sys, tegula.as_tile_kernels
+        from tile_kernels.torch.engram import engram_sinkhorn_step_ref as before
+        from tile_kernels import quant
+        for _ in range(2): tegula.as_tile_kernels.use_v2()
+        lines = {V2!r}.split("\\n")[1:-1]
+        for line in lines[::-1] if {last_first} else lines:
+            path, names = line.split(":")
+            module = importlib.import_module("tile_kernels." + path)
+            assert module is importlib.import_module("tegula.v2." + path), line
+            for name in names.split():
+                here = {{}}
+                exec(f"from tile_kernels.{{path}} import {{name}}", here)
+                assert here[name] is getattr(module, name), line
+        import tile_kernels
+        from tile_kernels.torch.engram import engram_sinkhorn_step_ref as after
+        assert tile_kernels is tegula.v2 and tile_kernels.config.set_num_sms is tegula.set_num_sms is tile_kernels.set_num_sms
+        assert before is tegula.torch.engram.engram_sinkhorn_step_ref is not after
+        assert quant is tegula.quant        # of 1.0: it is not in tegula.v2
+        for name in "quant", "quant.per_token_cast_kernel", "moe.topk_gate_kernel", "nonsense":
+            try: importlib.import_module("tile_kernels." + name)
+            except ModuleNotFoundError as e: assert "tegula.v2." + name.split(".")[0] in str(e), e
+            else: raise AssertionError(name)""")
+
+
+@has_torch
+def test_v2_falls_back(tmp_path):
+    for name, text in (("__init__", ""), ("engram", "def only_theirs(): return 5\ndef engram_hash(): return 'theirs'"),
+                       ("transform", "from tile_kernels.engram import engram_hash")):
+        path = tmp_path / "tile_kernels" / (name + ".py")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    run(f"""if True:
+        import sys, warnings
+        warnings.simplefilter("ignore")
+        sys.path.insert(0, {str(tmp_path)!r})
+        import tegula.as_tile_kernels
+        tegula.as_tile_kernels.use_v2()
+        tegula.as_tile_kernels.fall_back()
+        tegula.as_tile_kernels.use_v2()
+        from tile_kernels.engram import engram_hash, only_theirs
+        from tile_kernels import transform
+        assert only_theirs() == 5 and transform.engram_hash is engram_hash is tegula.v2.engram.engram_hash
+        assert not hasattr(tegula.engram, "only_theirs")""")
+    run(f"""if True:
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        import tegula.as_tile_kernels
+        tegula.as_tile_kernels.fall_back()
+        try: tegula.as_tile_kernels.use_v2()
+        except RuntimeError as e: assert "before" in str(e)
+        else: raise AssertionError""")
+
+
 def test_as_tile_kernels_does_not_replace_the_real_one():
     run("""if True:
         import sys, types

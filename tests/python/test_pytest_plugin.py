@@ -90,6 +90,35 @@ def test_flags(run, tmp_path):
     assert "slower: transpose/fwd" in run("--run-benchmark", "--benchmark-baseline", "fast.jsonl", code=1)
 
 
+def test_v2(run, tmp_path):
+    """tile_kernels is TileKernels 2 from conftest.py on."""
+    (tmp_path / "tests" / "conftest.py").write_text("from tile_kernels.config import get_device\n" + CONFTEST)
+    (tmp_path / "tests" / "test_transpose.py").write_text("""
+import pytest, torch
+from tests.conftest import get_device
+from tile_kernels.engram import engram_sinkhorn_momentum_update
+from tile_kernels.rand import randn
+from tile_kernels.testing.bench import make_param_id
+from tile_kernels.testing.generator import generate_num_sms, get_test_level
+from tile_kernels.testing.numeric import assert_equal
+from tile_kernels.torch.engram import engram_sinkhorn_momentum_update_ref
+from tile_kernels.utils import str_to_dtype
+
+PARAMS = [{"dtype": dtype, "num_sms": n} for dtype in ("bf16", "fp32") for n in generate_num_sms(get_test_level())]
+
+
+@pytest.mark.parametrize("params", PARAMS, ids=make_param_id)
+def test_update(params):
+    grad, momentum = (randn(512, dtype=str_to_dtype(params["dtype"]), device=get_device()) for _ in range(2))
+    copy = momentum.clone()
+    assert_equal(engram_sinkhorn_momentum_update(grad, momentum, 0.95),
+                 engram_sinkhorn_momentum_update_ref(grad, copy, 0.95))
+    assert_equal(momentum, copy)
+""")
+    run(code=4)         # tile_kernels 1.0 has no get_device
+    assert "4 passed" in run("--v2")
+
+
 def test_fall_back(run, tmp_path):
     (tmp_path / "tile_kernels").mkdir()
     (tmp_path / "tile_kernels" / "__init__.py").write_text("def only_theirs(): return 5\n")

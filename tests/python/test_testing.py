@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import tegula
 import tegula.testing as testing
 from tegula.testing import bench, generator, numeric, quant
 
@@ -63,6 +64,37 @@ def test_generators(monkeypatch):
     assert generator.generate_num_tokens(64) == [0, 4032, 8064]
     assert generator.generate_num_tokens(64, is_benchmark=True) == [4032, 8064]
     assert generator.generate_num_sms() == [1, low, high]
+
+
+def test_v2_levels(monkeypatch):
+    levels, count = tegula.v2.testing.generator, tegula.config.get_device_num_sms()
+    monkeypatch.delenv("TK_TEST_LEVEL", raising=False)
+    assert levels.get_test_level() == 1
+    for level, want in ("0", [count]), ("1", [count - 19, count]), ("2", [1, count - 19, count]):
+        monkeypatch.setenv("TK_TEST_LEVEL", level)
+        assert levels.generate_num_sms(levels.get_test_level()) == want
+    monkeypatch.setattr(tegula.config, "get_device_num_sms", lambda: 16)
+    assert levels.generate_num_sms(1) == [16] and levels.generate_num_sms(2) == [1, 16]
+    monkeypatch.setenv("TK_TEST_LEVEL", "3")
+    with pytest.raises(ValueError, match="TK_TEST_LEVEL: is '3', want 0, 1 or 2"):
+        levels.get_test_level()
+
+
+def test_v2_dtypes_and_numbers():
+    utils, rand = tegula.v2.utils, tegula.v2.rand
+    for name, dtype in ("fp32", torch.float32), ("bf16", torch.bfloat16), ("e4m3", torch.float8_e4m3fn), ("e2m1", torch.int8):
+        assert utils.str_to_dtype(name) is dtype and utils.dtype_to_str(dtype) == name
+    with pytest.raises(ValueError, match="name: is 'fp64', want one of 'fp32', 'bf16', 'e4m3', 'e2m1'"):
+        utils.str_to_dtype("fp64")
+    with pytest.raises(ValueError, match="dtype: is torch.float64"):
+        utils.dtype_to_str(torch.float64)
+    assert [utils.next_power_of_two(n) for n in (0, 1, 2, 3, 8, 9)] == [1, 1, 2, 4, 8, 16]
+    device = tegula.v2.config.get_device()
+    rand.set_seed(1)
+    x = rand.randn(2, 3, dtype=torch.bfloat16, device=device)
+    rand.set_seed(1)
+    assert torch.equal(x, rand.randn((2, 3), dtype=torch.bfloat16, device=device)) and rand.randn_like(x).dtype == x.dtype
+    assert x.device.type == ("cuda" if torch.cuda.is_available() else "cpu") and not tegula.v2.config.is_ascend()
 
 
 def test_moe_params(monkeypatch):

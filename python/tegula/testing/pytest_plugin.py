@@ -5,8 +5,8 @@
 
 tile_kernels is tegula. The options, the marker `benchmark` and the fixtures are those of TileKernels' own plugins, which this
 one replaces: theirs time with TileLang. TK_FULL_TEST=1 asks the generators of parameters (tegula.testing.generator) for
-all of them. Ours are --benchmark-baseline, where records that are slower than the file's fail the run, --fall-back
-(tegula.as_tile_kernels.fall_back) and the fixture `seed`."""
+all of them. Ours are --benchmark-baseline, where records that are slower than the file's fail the run, --v2 and --fall-back
+(tegula.as_tile_kernels) and the fixture `seed`."""
 import hashlib
 import importlib.util
 import json
@@ -43,9 +43,16 @@ def pytest_addoption(parser, pluginmanager):
                     help="how much slower than the baseline fails (default: 0.15)")
     group.addoption("--benchmark-verbose", action="store_true", help="show what else a record has")
     group.addoption("--seed", type=int, default=0, help="of random numbers; every test adds a number of its own")
+    group.addoption("--v2", action="store_true", help="tile_kernels is TileKernels 2, as far as it is here: tegula.v2")
     group.addoption("--fall-back", action="store_true", help="what tegula lacks is that of the installed tile_kernels")
     for name in ("tests.pytest_benchmark_plugin", "tests.pytest_random_plugin"):
         pluginmanager.register(types.ModuleType(name), name)       # conftest.py asks for them: they are here already
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config):
+    if early_config.known_args_namespace.v2:        # a conftest.py may import tile_kernels
+        tegula.as_tile_kernels.use_v2()
 
 
 def pytest_configure(config):
