@@ -130,14 +130,26 @@ def test_fall_back(run, tmp_path):
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
 def test_cuda_is_the_cpu():
-    """tile_kernels_plugin: generators and, in messages of failed tests, the text of tensors."""
+    """tile_kernels_plugin: generators, the text of tensors (in messages of failed tests), TF32 and the bits of exp."""
     code = """if True:
         import tile_kernels_plugin, torch
         x, y = (torch.rand(2, device="cuda", generator=torch.Generator(device="cuda").manual_seed(42)) for _ in range(2))
         assert torch.equal(x, y) and x.device.type == "cpu"
         for _ in range(2): assert repr(torch.ones(2).cuda()) == "tensor([1., 1.])"
         torch.backends.cuda.matmul.allow_tf32 = True
-        assert (torch.full((1, 1), 1 + 2**-12) @ torch.ones(1, 1)).item() == 1      # the modes are still on"""
+        assert (torch.full((1, 1), 1 + 2**-12) @ torch.ones(1, 1)).item() == 1      # the modes are still on
+
+        x = torch.cat([torch.linspace(-110, 95, 10000), torch.tensor([-torch.inf, torch.inf, torch.nan, 0])])
+        torch.testing.assert_close(x.exp(), x.double().exp().float(), equal_nan=True, rtol=1.2e-7, atol=1e-44)
+        from tegula import quant
+        from tegula.torch import swiglu_backward
+        torch.manual_seed(0)
+        x = quant.per_token_cast(2 * torch.randn(8192, 1024), "e4m3", 128)
+        at = torch.arange(8192, dtype=torch.int32)
+        rest = torch.randn(8192, 512).bfloat16(), torch.rand(8192, 1), at, at[:, None], 128
+        out, _, grad, _ = quant.swiglu_backward_and_per_token_cast(x, *rest, False)
+        want_out, want_grad, _ = swiglu_backward(x, *rest)
+        assert torch.equal(out, want_out.bfloat16()) and torch.equal(grad, want_grad.bfloat16())"""
     folder = pathlib.Path(__file__).parent
     path = os.pathsep.join((str(folder), os.environ.get("PYTHONPATH", "")))
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
