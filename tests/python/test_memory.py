@@ -29,18 +29,26 @@ def test_no_leaks(device):
                 pass
         gc.collect()
 
+    def growth():
+        """Of memory, of references to our tensors, to objects that all tests share, and on the GPU."""
+        ours, shared = (x, b, out), (None, True, x.dtype, torch.Tensor)
+        counts = [[sys.getrefcount(o) for o in objects] for objects in (ours, shared)]
+        kb, allocated = resident_kb(), torch.cuda.memory_allocated() if device == "cuda" else 0
+        work(20000)
+        return (resident_kb() - kb,
+                *([sys.getrefcount(o) - n for o, n in zip(*pair)] for pair in zip((ours, shared), counts)),
+                (torch.cuda.memory_allocated() if device == "cuda" else 0) - allocated)
+
+    # A leak by one of the 16 shapes alone makes 1250 references, every time. What earlier tests left behind may be freed
+    # meanwhile, but only once.
     work(2000)
-    ours, shared = (x, b, out), (None, True, x.dtype, torch.Tensor)
-    kb, before = resident_kb(), [sys.getrefcount(o) for o in ours + shared]
-    allocated = torch.cuda.memory_allocated() if device == "cuda" else 0
-    work(20000)
-    assert resident_kb() - kb < 3000
-    changes = [sys.getrefcount(o) - count for o, count in zip(ours + shared, before)]
-    assert all(abs(change) < 10 for change in changes[:len(ours)]), changes
-    # What earlier tests left behind may be freed meanwhile; a leak by one of the 16 shapes alone makes 1250.
-    assert all(abs(change) < 1000 for change in changes[len(ours):]), changes
-    if device == "cuda":
-        assert torch.cuda.memory_allocated() == allocated
+    for _ in range(3):
+        kb, ours, shared, allocated = growth()
+        if all(abs(change) < 1000 for change in shared):
+            break
+    assert kb < 3000 and all(abs(change) < 10 for change in ours), (kb, ours)
+    assert all(abs(change) < 1000 for change in shared), shared
+    assert allocated == 0
 
 
 def test_slow_paths_do_not_leak(device):
