@@ -159,8 +159,8 @@ tgl_status timer_open_cpu(const backend *on, const timer_options *options, timer
     t->base = (timer){ .methods = &methods, .on = on, .options = *options, .name = "clock" };
     t->cache_bytes = last_level_cache();
     /* servers with hundreds of MiB of cache spend a second on a row otherwise */
-    const int64_t most = (int64_t)(options->quick ? 64 : 512) << 20;
-    t->flush_bytes = 2 * t->cache_bytes < most ? 2 * t->cache_bytes : most;
+    const int64_t max_bytes = (int64_t)(options->quick ? 64 : 512) << 20;
+    t->flush_bytes = 2 * t->cache_bytes < max_bytes ? 2 * t->cache_bytes : max_bytes;
     t->flush_bytes = (t->flush_bytes + CHUNK - 1) / CHUNK * CHUNK;
     t->flush = aligned_alloc(256, (size_t)t->flush_bytes);
     if (!t->flush) {

@@ -156,8 +156,8 @@ static void check_slopes(const backend *b, const char *what, const call *c, inpu
     }
 }
 
-TEST(
-    finite_differences) /* taps 2 to 4, with and without SiLU and skip, weights as they are and minus 1; both kernels */
+/* Taps 2 to 4, with and without SiLU and skip, weights as they are and minus 1; both kernels. */
+TEST(finite_differences)
 {
     static call c;
     static answer a;
