@@ -33,7 +33,7 @@ class _Finder:
 
 def run(name, action):
     """Calls action() now if the module `name` is imported, otherwise right after its first import."""
-    if name in sys.modules:
+    if sys.modules.get(name) is not None:       # None there blocks an import
         action()
     else:
         sys.meta_path.insert(0, _Finder(name, action))

@@ -19,8 +19,17 @@ needs_cuda = pytest.mark.skipif(not HAS_CUDA, reason="no GPU here")
 # The whole matrices of TileKernels' tests (tests/run --slow sets it), with all sizes of rows but few of them: the slow
 # lists of the C tests have the rest. Of casts as many rows as there on a GPU.
 IS_FULL = os.environ.get("TK_FULL_TEST") in ("1", "true", "True")
-collect_ignore = [] if torch is not None else [
-    path.name for path in pathlib.Path(__file__).parent.glob("test_*.py") if "\nimport torch\n" in path.read_text()]
+
+
+class NeedsTorch(pytest.Module):
+    """A file that imports torch, where there is none."""
+    def collect(self):
+        pytest.skip("no torch here", allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path, parent):
+    if torch is None and "\nimport torch\n" in module_path.read_text():
+        return NeedsTorch.from_parent(parent, path=module_path)
 
 
 @pytest.fixture(params=["cpu", "cuda"] if HAS_CUDA else ["cpu"])

@@ -41,6 +41,16 @@ def test_without_torch():
     else: raise AssertionError""")
 
 
+def test_tests_without_torch():
+    """Files that need it are skipped, also when pytest is given their names; others are collected."""
+    files = [str(path) for path in pathlib.Path(__file__).parent.glob("test_*.py")]
+    out = run(f"""if True:
+        import pytest, sys
+        sys.modules["torch"] = None
+        assert pytest.main(["--collect-only", "-q", "-rs", "-p", "no:cacheprovider", *{files}]) == 0""")
+    assert "test_version.py::" in out and "test_short_conv.py::" not in out and "no torch here" in out, out
+
+
 def test_without_torch_and_numpy():
     run(BLOCK.format(["torch", "numpy"]) +"""
     import tegula
