@@ -47,7 +47,7 @@ int tool_compare(const tool_rows *rows, const tool_rows *other, const char *othe
     const tool_row *some = NULL, *foreign = NULL;
     for (int i = 0; i < rows->count; i++) {
         const tool_row *ours = &rows->rows[i], *theirs = tool_rows_find(other, ours->row);
-        if (!theirs) continue;
+        if (!theirs || tool_row_is_copy(ours)) continue;
         const tool_verdict v = tool_judge(ours, theirs);
         const double ratio = ours->cold_us / theirs->cold_us;
         some = theirs;
@@ -67,8 +67,10 @@ int tool_compare(const tool_rows *rows, const tool_rows *other, const char *othe
     if (num_ratios)
         printf(", geometric mean of the ratios %.3f (below 1: ours is faster)", exp(sum_of_logs / num_ratios));
     printf("\n");
-    if (compared < rows->count) printf("note: %d of our rows are not in %s\n", rows->count - compared, other_name);
-    for (int i = 0; i < other->count; i++) unseen += !tool_rows_find(rows, other->rows[i].row);
+    const int alone = tool_rows_of_ops(rows) - compared;
+    if (alone) printf("note: %d of our rows are not in %s\n", alone, other_name);
+    for (int i = 0; i < other->count; i++)
+        unseen += !tool_row_is_copy(&other->rows[i]) && !tool_rows_find(rows, other->rows[i].row);
     if (unseen) printf("note: %d rows of %s were not run here\n", unseen, other_name);
     if (foreign)
         printf("note: %d rows are from another device (%s), so the ratio says nothing about the code\n", other_devices,
