@@ -61,6 +61,11 @@ def kinds(x: Tensor, weight: torch.nn.Parameter, array: "numpy.ndarray[Any, nump
     assert_type(tegula.engram.engram_sinkhorn_step(x, x, x, 1e-8), tuple[Tensor, Tensor])
     assert_type(tegula.mhc.mhc_pre_fwd(x, x, x, x), tuple[Tensor, ...])
     assert_type(tegula.mhc.mhc_post_bwd(array, x, x, x), tuple[Any, ...])
+    assert_type(tegula.mhc.mhc_pre_apply_mix_bwd(x, x, x), tuple[Tensor, Tensor])
+    assert_type(tegula.mhc.mhc_pre_apply_mix_bwd(x, x, x, x), Tensor)
+    assert_type(tegula.mhc.mhc_norm_fn_bwd(x, x, x, x, x, x), tuple[Tensor, ...])
+    assert_type(tegula.mhc.mhc_norm_fn_bwd(x, x, x, x, x, None, 1e-6, x), Tensor)
+    assert_type(tegula.mhc.mhc_norm_fn_bwd(x, x, x, x, x, x, grad_residual=x), tuple[Tensor, Tensor])
     tegula.jax.topk_gate(array, 8)
     tegula.jax.engram_lookup(indices=array, table=array, fmt="f32")
 

@@ -3,7 +3,7 @@
 are builtins; those here only sort arguments."""
 from __future__ import annotations
 
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import TYPE_CHECKING as _TYPE_CHECKING, overload as _overload
 
 from .._help import helped_by as _helped_by
 from .._rows import functions as _functions
@@ -27,6 +27,11 @@ if _TYPE_CHECKING:
 globals().update(_functions("mhc"))
 
 
+@_overload
+def mhc_pre_apply_mix_bwd(grad_out: AnyTensor, x: Array, mix: Array, grad_x: None = None, *,
+                          out: Any = None) -> tuple[AnyTensor, AnyTensor]: ...
+@_overload
+def mhc_pre_apply_mix_bwd(grad_out: AnyTensor, x: Array, mix: Array, grad_x: Array, *, out: Any = None) -> AnyTensor: ...
 @_helped_by(_mhc_pre_apply_mix_bwd)
 def mhc_pre_apply_mix_bwd(grad_out: Array, x: Array, mix: Array, grad_x: Array | None = None, *,
                           out: Any = None) -> Any:
@@ -68,6 +73,18 @@ def mhc_post_bwd(grad_out: AnyTensor, x: Array, residual: Array, post_mix: Array
     return _mhc_post_bwd(grad_out, x, residual, post_mix, comb_mix, out=out)
 
 
+@_overload
+def mhc_norm_fn_bwd(grad_mixes: AnyTensor, residual: Array, fn: Array, out_mul: Array, sqrsum: Array,
+                    norm_weight: Array | None = None, eps: float = 1e-6, grad_residual: None = None, *,
+                    out: Any = None) -> tuple[AnyTensor, ...]: ...
+@_overload
+def mhc_norm_fn_bwd(grad_mixes: AnyTensor, residual: Array, fn: Array, out_mul: Array, sqrsum: Array,
+                    norm_weight: None = None, eps: float = 1e-6, grad_residual: Array = ..., *,
+                    out: Any = None) -> AnyTensor: ...
+@_overload
+def mhc_norm_fn_bwd(grad_mixes: AnyTensor, residual: Array, fn: Array, out_mul: Array, sqrsum: Array,
+                    norm_weight: Array, eps: float = 1e-6, grad_residual: Array = ..., *,
+                    out: Any = None) -> tuple[AnyTensor, AnyTensor]: ...
 @_helped_by(_mhc_norm_fn_bwd_weighted)
 def mhc_norm_fn_bwd(grad_mixes: Array, residual: Array, fn: Array, out_mul: Array, sqrsum: Array,
                     norm_weight: Array | None = None, eps: float = 1e-6, grad_residual: Array | None = None, *,
