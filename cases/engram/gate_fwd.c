@@ -120,6 +120,7 @@ const case_op gate_fwd_cases = {
         "num_tokens=70 num_streams=4 hidden=512 mask=some weights=bf16",
         "num_tokens=70 num_streams=4 hidden=128 weights=bf16,f32 zero_centered=0,1",
         "num_tokens=133 num_streams=4 hidden=64 mask=some output=same save=0",
+        "num_tokens=50 num_streams=4 hidden=520 mask=all,some", /* too many rows for gate_fwd_few, too few for a ring */
         "num_tokens=31 num_streams=1 hidden=4096,4104 values=zeros",
         /* more streams than a ring has blocks, where SMs are few */
         "num_tokens=1 num_streams=37 hidden=64,2056,5120,7168 mask=none,all",

@@ -204,13 +204,17 @@ const case_op short_conv_fwd_cases = {
         "num_tokens=3 num_streams=2 hidden=40,33 mask=no,all",
         "num_tokens=7 num_streams=3 hidden=40,33 layout=packed,gaps,outside gap=1,8 offset=0,1,8 requests=2 mask=some",
         /* tiles that begin in the middle of requests, behind them, and more of them than blocks */
-        "num_tokens=150 num_streams=1 hidden=8 requests=none,3,200 cu=whole,padded,wild mask=some",
+        "num_tokens=150 num_streams=1 hidden=8 requests=none,0,3,200 cu=whole,padded,wild mask=some",
         "num_tokens=1000 num_streams=1 hidden=8 requests=3,200 cu=wild mask=some",
         "num_tokens=40 num_streams=1 hidden=16 requests=600 cu=whole,wild cu_dtype=i64 mask=some",
         "num_tokens=0 num_streams=1 hidden=8,9,2560 requests=none,3 past=ring start=small",
         /* chunks shorter and longer than the ring, in one tile or over many */
         "num_tokens=60,200 num_streams=1 hidden=8 requests=1,3,20,100 past=ring start=small drafts=0,2,6 mask=some",
         "num_tokens=60 num_streams=1 hidden=9 requests=3,20 past=ring start=small drafts=0,2 mask=some",
+        /* as many requests as a warp takes entries of cu_seqlens at a time: the last one is the first of the next turn */
+        "num_tokens=16 num_streams=1 hidden=2568 requests=64 cu=even past=ring start=small",
+        "num_tokens=16 num_streams=1 hidden=16 requests=160 cu=even past=ring start=small",
+        "num_tokens=16 num_streams=1 hidden=16 requests=3 cu=padded past=ring start=small", /* tokens of no request */
         "num_tokens=60 num_streams=2 hidden=16 kernel_size=1,2,4,5 dilation=1,4,10 requests=20 past=ring start=small "
         "drafts=0,1,5",
         "num_tokens=12 num_streams=1 hidden=16 requests=3,12 cu=even past=ring start=small drafts=0,4",

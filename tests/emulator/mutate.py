@@ -170,7 +170,7 @@ class Bounds:
             return self.noticed[number]
         if number not in self.evaluated:
             return None
-        for program in self.equal_in[number]:       # what is not a list: no list has as many cases
+        for program in dict.fromkeys(self.equal_in[number]):    # what is not a list: no list has as many cases
             if seen := self.run(program, f"TEGULA_TEST_MUTANT={number}", "TEGULA_TEST_SHARE=999999/1000000"):
                 return seen[:100]
         return ""

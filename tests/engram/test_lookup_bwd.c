@@ -164,7 +164,10 @@ TEST(graph) { check_replayed("engram_lookup_bwd", "num_tokens=400 outputs=rows i
 TEST(num_sms)
 {
     check_num_sms("engram_lookup_bwd",
-                  CASE_LINES("num_tokens=3000 num_columns=5 dim=16 indices=blocks,zipf num_rows=20000"));
+                  CASE_LINES("num_tokens=3000 num_columns=5 dim=16 indices=blocks,zipf num_rows=20000",
+                             /* parts and buckets that have no room in shared memory, also of two blocks */
+                             "num_tokens=3000 num_columns=5 dim=4 outputs=rows indices=bits,low num_rows=0 "
+                             "index_dtype=i64"));
 }
 
 /* ---- errors ---- */
