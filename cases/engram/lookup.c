@@ -279,6 +279,7 @@ const case_op lookup_cases = {
         "num_tokens=17 dtype=bf16,f32,f16 out=bf16,same dim=64,100 offset=0,1,2,4 out_offset=0,1,4 gap=0,1,4",
         "num_tokens=18 sf=record out=bf16,packed,gemm num_columns=5 dim=64,256 gap=0,24,120,1 at=device,host",
         "num_tokens=300 sf=e8m0 out=bf16,packed,gemm num_sms=0,1,2,16 at=device,host",
+        "num_tokens=1,40 num_columns=24 dim=256 sf=e8m0 num_sms=144115188075855872,9223372036854775807", /* 2^57, 2^63 - 1 */
         "num_tokens=13 at=host dtype=bf16,f32,f16 out=bf16 constant_table=1",
         "num_tokens=13 at=host sf=one,none out=bf16,same"),
     .lists[CASE_SLOW] = CASE_LINES(

@@ -158,7 +158,7 @@ static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     lookup_args *a = &p->args;
-    const int64_t num_sms = p->num_sms ? p->num_sms : target->num_sms;
+    const int64_t num_sms = p->num_sms ? tgl_min(p->num_sms, INT32_MAX) : target->num_sms;
     const bool has_flat_indices = !a->indices || a->index_token_stride == a->num_columns * a->index_column_stride;
     const bool has_flat_out = a->out_token_stride == a->num_columns * a->out_column_stride;
     a->num_positions = a->num_tokens * a->num_columns;

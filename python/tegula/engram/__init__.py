@@ -79,7 +79,7 @@ def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = N
                             start_pos, history, ring, slots, image_token_mask, tlc, history_newest_first, hash_masked,
                             keep_ring, null_slot, out=out.swapaxes(0, 1) if tlc and out is not None else out)
     except (TypeError, ValueError) as e:
-        raise _named(e, rows="out") from None
+        raise _named(e, rows="out.swapaxes(0, 1)" if tlc else "out") from None
     if out is not None:
         return out
     return rows.swapaxes(0, 1) if tlc else rows

@@ -7,7 +7,7 @@
  *     const unit u = unit_of(c, loads);
  *     for (...) put_rows(c, u, hash, none, row of out);
  *
- *   macros    MAX_NGRAM 2 .. COLUMN_UNROLLED, 0: any; WIDTH columns of a unit, 1, 2, 4; OUT_BYTES, VOCAB_BYTES,
+ *   macros    MAX_NGRAM 1 .. COLUMN_UNROLLED, 0: any; WIDTH columns of a unit, 1, 2, 4; OUT_BYTES, VOCAB_BYTES,
  *             OFFSET_BYTES 4, 8
  *
  * Threads share nothing: to work out a reciprocal takes fewer instructions than to find it in shared memory behind a
