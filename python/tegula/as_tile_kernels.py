@@ -36,6 +36,7 @@ def use_v2():
     for name in [name for name in sys.modules if name.startswith(_NAME + ".")]:
         del sys.modules[name]
     sys.modules[_NAME] = tegula.v2
+    _add_modules("engram")
 
 
 def fall_back():
@@ -142,7 +143,7 @@ _MODULES = {            # package: {module that only TileKernels has: names in i
 def _make_module(package, name, names):
     module = types.ModuleType(f"{_NAME}.{package}.{name}", f"Where TileKernels has {names or 'kernels only'}.")
     module.__spec__ = importlib.machinery.ModuleSpec(module.__name__, None)     # importlib.util.find_spec() wants one
-    real = sys.modules[f"tegula.{package}"]
+    real = sys.modules[f"{_real}.{package}"]
     vars(module).update((n, getattr(real, n)) for n in names.split())
 
     def missing(attribute):
@@ -159,7 +160,7 @@ def _make_module(package, name, names):
 def _add_modules(package):
     """Makes the modules that only TileKernels has. All at once: importing one later would replace a function of the
     same name (torch.cast)."""
-    real = sys.modules[f"tegula.{package}"]
+    real = sys.modules[f"{_real}.{package}"]
     for name, names in _MODULES.get(package, {}).items():
         module = sys.modules[f"{_NAME}.{package}.{name}"] = _make_module(package, name, names)
         if not hasattr(real, name):
@@ -195,7 +196,7 @@ class _Alias:
             sys.modules[_NAME + name[len(_real):]] = sys.modules[name]
         if real == "tegula.torch":
             _add_modules("torch")
-        if real == "tegula.modeling":
+        if real == _real + ".modeling":
             _add_modules("modeling.engram")
 
 

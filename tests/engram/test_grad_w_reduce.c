@@ -22,15 +22,18 @@ static void reduce(const backend *b, int64_t partials, const float *partial, flo
 
 TEST(worked_example)
 {
+    /* doc: grad_w_reduce */
     const float partial[] = { 1, 2, /**/ 0.5f, -1, /**/ 0.25f, 0 }, wh[] = { 2, -1 }, we[] = { 0.5f, 4 };
-    const float want_hidden[] = { 10.875f, 24 }, want_embed[] = { 2.5f, -1 }; /* sums 1.75, 1 */
+    const float grad_hidden[] = { 10, 20 }, grad_embed[] = { -1, 0 }; /* before; the sums are 1.75 and 1 */
+    const float want_hidden[] = { 10.875f, 24 }, want_embed[] = { 2.5f, -1 };
+    /* end */
     FOR_BACKENDS(b) {
         tensor p, h, e, gh, ge;
         place(b, &p, TGL_F32, 3, SHAPE(3, 1, 2), partial);
         put(b, &h, TGL_BF16, 2, SHAPE(1, 2), wh);
         put(b, &e, TGL_BF16, 2, SHAPE(1, 2), we);
-        place(b, &gh, TGL_F32, 2, SHAPE(1, 2), (float[]){ 10, 20 });
-        place(b, &ge, TGL_F32, 2, SHAPE(1, 2), (float[]){ -1, 0 });
+        place(b, &gh, TGL_F32, 2, SHAPE(1, 2), grad_hidden);
+        place(b, &ge, TGL_F32, 2, SHAPE(1, 2), grad_embed);
         CHECK_OK(tgl_engram_grad_w_reduce(&p.t, &h.t, &e.t, &gh.t, &ge.t, false, b->stream));
         check_contents(b, &gh, want_hidden, "grad_weight_hidden");
         check_contents(b, &ge, want_embed, "grad_weight_embed");

@@ -302,7 +302,7 @@ modeling.engram: EngramGateFn engram_gate
 rand: randn randn_like set_seed
 testing: bench clear_unused_sf generator numeric quant
 testing.bench: dtype_to_str make_param_id make_param_key
-testing.generator: generate_num_sms generate_rand_float get_test_level
+testing.generator: generate_hidden_sizes generate_num_sms generate_num_tokens generate_rand_float generate_samples get_test_level
 testing.numeric: assert_equal calc_diff check_bias count_bytes
 testing.quant: clear_unused_sf
 torch: engram_gate_ref sinkhorn_normalize_ref
@@ -334,6 +334,9 @@ def test_v2_as_tile_kernels(last_first):
         assert tile_kernels is tegula.v2 and tile_kernels.config.set_num_sms is tegula.set_num_sms is tile_kernels.set_num_sms
         assert before is tegula.torch.engram.engram_sinkhorn_step_ref is not after
         assert quant is tegula.quant        # of 1.0: it is not in tegula.v2
+        from tile_kernels.engram.engram_gate_kernel import engram_gate_fwd
+        from tile_kernels.modeling.engram.engram_gate import engram_gate
+        assert engram_gate_fwd is tegula.v2.engram.engram_gate_fwd and engram_gate is tegula.v2.modeling.engram.engram_gate
         for name in "quant", "quant.per_token_cast_kernel", "moe.topk_gate_kernel", "nonsense":
             try: importlib.import_module("tile_kernels." + name)
             except ModuleNotFoundError as e: assert "tegula.v2." + name.split(".")[0] in str(e), e

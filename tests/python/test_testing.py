@@ -66,6 +66,20 @@ def test_generators(monkeypatch):
     assert generator.generate_num_sms() == [1, low, high]
 
 
+def test_generators_with_levels():
+    from tegula.v2.testing import generator as leveled
+    assert leveled.generate_num_tokens(1) == leveled.generate_num_tokens(0) == [512, 8001]
+    assert leveled.generate_num_tokens(0, backward_only=True) == [8001]
+    assert leveled.generate_num_tokens(1, backward_only=True) == [512, 8001]
+    assert leveled.generate_num_tokens(2, 64) == [0, 64, 512, 8064]
+    assert leveled.generate_hidden_sizes() == [128, 192, 384, 768, 2048, 2560, 3072, 4096, 6144, 7168]
+    assert leveled.generate_hidden_sizes(256) == [768, 2048, 2560, 3072, 4096, 6144, 7168]
+    assert list(leveled.generate_samples(1, a=[1, 2, 3], b=(True, False))) == [
+        {"a": 1, "b": True}, {"a": 2, "b": False}, {"a": 3, "b": True}]
+    assert [tuple(s.values()) for s in leveled.generate_samples(2, a=[1, 2], b="xy")] == [
+        (1, "x"), (1, "y"), (2, "x"), (2, "y")]
+
+
 def test_v2_levels(monkeypatch):
     levels, count = tegula.v2.testing.generator, tegula.config.get_device_num_sms()
     monkeypatch.delenv("TK_TEST_LEVEL", raising=False)
