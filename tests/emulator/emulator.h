@@ -16,14 +16,14 @@ typedef struct {
     int line;
 } emu_site; /* a place in the kernel source, for reports */
 
-#define EMU_STACK_BITS 17
+#define EMU_STACK_BITS 16
 #define EMU_STACK (1ul << EMU_STACK_BITS)
-#define EMU_THREAD_BYTES 384
+#define EMU_THREAD_BYTES 320
 /* Times 0 .. 63, so that neighbours' stacks lie in different cache sets: a switch among 256 threads took 35
  * ns, 46 without. */
-#define EMU_COLOUR 576
+#define EMU_COLOUR 320
 #define EMU_MAX_FRESH 32
-#define EMU_VERSION 6
+#define EMU_VERSION 7
 
 typedef struct emu_thread {
     emu_dim thread, block, block_dim, grid_dim;
@@ -36,6 +36,7 @@ typedef struct emu_thread {
     void *copies;                            /* this thread's copies not yet done (ptx.hpp) */
     emu_u32 is_early;                        /* launched to overlap the kernel before, and not yet at pdl_wait */
     emu_u32 num_fresh, fresh[EMU_MAX_FRESH]; /* mbarriers that it has initialised since its last mbar_init_fence */
+    emu_u64 canary;                          /* its address, unless a neighbour's stack overflowed */
 } emu_thread;
 
 /* The last thread to arrive runs it for all: args[lane] is what the lane gave, NULL for lanes not in the

@@ -42,9 +42,10 @@ void emu_release(const void *p)
     if (__tsan_release) __tsan_release((void *)p);
 }
 
-/* ---- stacks: taken 1024 at a time, never given back; only touched pages cost memory ---- */
-enum { CHUNK_STACKS = 1024, MAX_CHUNKS = 256 };
-static char *chunks[MAX_CHUNKS];
+/* ---- stacks: taken 1024 at a time, never given back; only touched pages cost memory. The first 16,384 lie on huge pages, at
+ * most 1 GB: a switch to one of many threads is a miss of the TLB otherwise ---- */
+enum { CHUNK_STACKS = 1024, MAX_CHUNKS = 256, HUGE_CHUNKS = 16 };
+static fiber *chunks[MAX_CHUNKS];
 static int num_chunks;
 
 fiber *emu_fiber_slot(emu_u32 i)
@@ -53,13 +54,27 @@ fiber *emu_fiber_slot(emu_u32 i)
         if (num_chunks == MAX_CHUNKS) return NULL;
         const size_t bytes = CHUNK_STACKS * EMU_STACK + EMU_STACK; /* one more, to align */
         char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (p == MAP_FAILED) return NULL;
-        madvise(p, bytes, MADV_NOHUGEPAGE); /* a huge page per few stacks would be all touched */
-        chunks[num_chunks++] = (char *)(((uintptr_t)p + EMU_STACK - 1) & ~(EMU_STACK - 1));
+        fiber *f = aligned_alloc(64, CHUNK_STACKS * sizeof *f);
+        if (p == MAP_FAILED || !f) return NULL;
+        madvise(p, bytes, num_chunks < HUGE_CHUNKS ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
+        const uintptr_t first = ((uintptr_t)p + EMU_STACK - 1) & ~(EMU_STACK - 1);
+        for (uintptr_t k = 0; k < CHUNK_STACKS; k++) f[k] = (fiber){ .thread = emu_thread_on(first + k * EMU_STACK) };
+        chunks[num_chunks++] = f;
     }
-    return (fiber *)emu_thread_on((uintptr_t)chunks[i / CHUNK_STACKS] + (i % CHUNK_STACKS) * EMU_STACK);
+    return &chunks[i / CHUNK_STACKS][i % CHUNK_STACKS];
 }
-static char *stack_low(const fiber *f) { return (char *)((uintptr_t)f & ~(EMU_STACK - 1)); }
+static char *stack_low(const fiber *f) { return (char *)((uintptr_t)f->thread & ~(EMU_STACK - 1)); }
+
+static void overflowed(void)
+{
+    fprintf(stderr, "emulator: a thread's stack overflowed (EMU_STACK, %lu bytes)\n", EMU_STACK);
+    abort();
+}
+/* At a thread's end; its neighbour's overflow would have changed it. */
+void emu_fiber_check(const fiber *f)
+{
+    if (f->thread->canary != (uintptr_t)f->thread) overflowed();
+}
 
 void emu_fiber_abandon(fiber *f, const void *sync)
 {
@@ -70,8 +85,8 @@ void emu_fiber_abandon(fiber *f, const void *sync)
         __tsan_switch_to_fiber(emu_main_fiber.tsan, 1);
     }
     emu_acquire(sync);
-    free(f->pub.copies);
-    f->pub.copies = NULL;
+    free(f->thread->copies);
+    f->thread->copies = NULL;
 }
 
 /* ---- the switch ---- emu_switch(save, load): pushes what the ABI says a call keeps, stores the stack
@@ -154,14 +169,14 @@ enum { FILLED_STACK = 1024 };
 
 void emu_fiber_start(fiber *f, void (*entry)(void))
 {
-    char *top = (char *)f - 64, *sp = (char *)((uintptr_t)(top - FRAME) & ~(uintptr_t)15);
+    char *top = (char *)f->thread - 64, *sp = (char *)((uintptr_t)(top - FRAME) & ~(uintptr_t)15);
     emu_fill(sp - FILLED_STACK, FILLED_STACK + FRAME);
     /* a frame pointer and, as the return address of the entry (x30, or the frame's last word), zeros end the
      * backtraces of debuggers and sanitizers */
     memset(sp + FRAME_POINTER, 0, 3 * sizeof(void *));
     memcpy(sp + FRAME_RETURN, &entry, sizeof entry);
     f->sp = sp;
-    f->canary = (uintptr_t)f;
+    f->thread->canary = (uintptr_t)f->thread;
     if (__tsan_create_fiber && !f->tsan) f->tsan = __tsan_create_fiber(0);
 }
 
@@ -180,13 +195,12 @@ void emu_fiber_entered(void)
                                         &main_size); /* the first one comes from the caller's stack */
 }
 
+enum { LOWEST = 4096 }; /* bytes of its stack that a thread must leave */
+
 void emu_fiber_switch(fiber *from, fiber *to, int dying)
 {
     emu_running = to;
-    if (__builtin_expect(to != &emu_main_fiber && to->canary != (uintptr_t)to, 0)) {
-        fprintf(stderr, "emulator: a thread's stack overflowed (EMU_STACK, %lu bytes)\n", EMU_STACK);
-        abort();
-    }
+    if (((uintptr_t)__builtin_frame_address(0) & (EMU_STACK - 1)) < LOWEST && from != &emu_main_fiber) overflowed();
     if (__sanitizer_start_switch_fiber) {
         void **fake = dying ? NULL : &from->fake;
         if (to == &emu_main_fiber) __sanitizer_start_switch_fiber(fake, main_bottom, main_size);

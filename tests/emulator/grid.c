@@ -9,7 +9,7 @@
 #include "fill.h"
 #include "scheduler.h"
 
-_Static_assert(sizeof(fiber) % 8 == 0, "make_thread() clears words");
+_Static_assert(sizeof(fiber) % 8 == 0 && sizeof(emu_thread) % 8 == 0, "make_thread() clears words");
 struct emu_stats emu_stats;
 uint64_t emu_launches_of_seed;
 
@@ -92,6 +92,7 @@ static void reset_group(const emu_launch *l, emu_u32 num_blocks, emu_u32 num_war
     g->num_blocks = num_blocks;
     g->last_milestone = emu_now();
     if (!emu_rt.seed) return;
+    g->next_random = emu_random();
     if (emu_starve) {
         g->order = STARVE;
         g->starved = emu_starve;
@@ -126,13 +127,17 @@ static fiber *make_thread(const emu_launch *l, block *b, emu_u32 slot, emu_u32 t
 {
     fiber *f = emu_fiber_slot(slot);
     if (!f) return NULL;
+    emu_thread *p = f->thread;
     void *tsan = f->tsan; /* TSan's fibers are used again, too */
     /* Words and fields one by one: in a process with ASan, memset and memcpy are functions that look at all of the memory. */
     typedef volatile emu_u64 __attribute__((may_alias)) word;
     for (size_t i = 0; i < sizeof *f / 8; i++) ((word *)f)[i] = 0;
+    for (size_t i = 0; i < sizeof *p / 8; i++) ((word *)p)[i] = 0;
+    f->thread = p;
     f->tsan = tsan;
     f->block = b;
-    emu_thread *p = &f->pub;
+    f->tid = t;
+    f->lane = t & 31;
     p->thread = (emu_dim){ t % l->block.x, t / l->block.x % l->block.y, t / l->block.x / l->block.y };
     p->block = b->index;
     p->block_dim = l->block;

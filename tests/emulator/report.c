@@ -64,8 +64,8 @@ void emu_fault(emu_site site, const char *format, ...)
     va_end(args);
     say("\n");
     if (f != &emu_main_fiber) {
-        say("  by thread %u (%u,%u,%u) of block (%u,%u,%u) at %s", f->pub.tid, f->pub.thread.x, f->pub.thread.y,
-            f->pub.thread.z, f->pub.block.x, f->pub.block.y, f->pub.block.z, emu_base_name(site.file));
+        say("  by thread %u (%u,%u,%u) of block (%u,%u,%u) at %s", f->tid, f->thread->thread.x, f->thread->thread.y,
+            f->thread->thread.z, f->thread->block.x, f->thread->block.y, f->thread->block.z, emu_base_name(site.file));
         if (site.line > 0) say(":%d", site.line); /* "end of the kernel" has none */
         say("\n");
     }

@@ -97,9 +97,10 @@ typedef struct {
     int milestone; /* a barrier opened or a thread ended */
     unsigned rounds;
     double last_milestone;
-    emu_u64 rng;
+    emu_u64 rng, next_random;
     enum order order;
-    emu_u32 starved; /* a mask of warps */
+    int is_next_deep; /* whoever came last is taken next, not whom next_random says */
+    emu_u32 starved;  /* a mask of warps */
 } group;
 extern group emu_group;
 

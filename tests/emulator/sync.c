@@ -21,7 +21,7 @@ static void finish_collective(fiber *self, warp *w, int i)
     w->open[i] = w->open[--w->num_open];
     emu_group.progress = 1;
     if (o.complete) o.complete(w->args, o.mask);
-    const emu_u32 first = self->pub.tid & ~31u;
+    const emu_u32 first = self->tid & ~31u;
     for (emu_u32 m = o.arrived; m; m &= m - 1) {
         fiber *f = self->block->thread[first + (emu_u32)__builtin_ctz(m)];
         if (f != self) emu_make_ready(f);
@@ -30,9 +30,9 @@ static void finish_collective(fiber *self, warp *w, int i)
 static void collective(emu_u32 mask, emu_complete complete, void *arg, const char *what, emu_site site)
 {
     fiber *f = emu_running;
-    const emu_u32 bit = 1u << f->pub.lane;
-    warp *w = &f->block->warps[f->pub.tid >> 5];
-    if (!(mask & bit)) emu_fault(site, "%s: the mask %08x does not name the calling lane %u", what, mask, f->pub.lane);
+    const emu_u32 bit = 1u << f->lane;
+    warp *w = &f->block->warps[f->tid >> 5];
+    if (!(mask & bit)) emu_fault(site, "%s: the mask %08x does not name the calling lane %u", what, mask, f->lane);
     if (complete && (mask & w->exited))
         emu_fault(site, "%s: the mask %08x names lanes %08x that have ended or do not exist", what, mask,
                   mask & w->exited);
@@ -46,7 +46,7 @@ static void collective(emu_u32 mask, emu_complete complete, void *arg, const cha
     if (o->complete != complete)
         emu_fault(site, "warp diverged: this lane calls %s, others of the mask %08x wait in %s at %s:%d", what, mask,
                   o->what, emu_base_name(o->site.file), o->site.line);
-    w->args[f->pub.lane] = arg;
+    w->args[f->lane] = arg;
     o->arrived |= bit;
     if (!complete) {
         emu_release(&w->args[0]);
@@ -64,9 +64,9 @@ static void collective(emu_u32 mask, emu_complete complete, void *arg, const cha
 /* ---- barriers of a block; count 0 means all threads that have not ended (__syncthreads) ---- */
 static void open_barrier(block *b, barrier *r, fiber *self)
 {
-    for (fiber *f = r->waiters; f; f = f->next) f->result = r->sum;
-    if (self) self->result = r->sum;
     fiber *list = r->waiters;
+    for (fiber *f = list; f; f = f->next) f->result = r->sum;
+    if (self) self->result = r->sum;
     r->waiters = NULL;
     r->arrived = r->sum = 0;
     r->in_use = 0;
@@ -85,13 +85,13 @@ static emu_u32 barrier_come(int id, emu_u32 count, int wait, int predicate, cons
     barrier *r = &b->bar[id];
     if (r->in_use && r->count != count)
         emu_fault(site, "%s (barrier %d): count %u, but others came with %u", what, id, count, r->count);
-    emu_site *at = &b->warps[f->pub.tid >> 5].at[id];
+    emu_site *at = &b->warps[f->tid >> 5].at[id];
     /* a kernel has one copy of a name, as a rule: strcmp at each barrier took a tenth of the time under ASan */
     if (at->file && (at->line != site.line || (at->file != site.file && strcmp(at->file, site.file))))
         emu_fault(site, "%s (barrier %d) in divergent code: other threads of this warp came to it at %s:%d", what, id,
                   emu_base_name(at->file), at->line);
     *at = site;
-    b->warps[f->pub.tid >> 5].met++;
+    b->warps[f->tid >> 5].met++;
     r->count = count;
     r->in_use = 1;
     r->arrived++;
@@ -189,20 +189,20 @@ static void wake(const void *address)
     }
 }
 
-static void meets(void) { emu_running->block->warps[emu_running->pub.tid >> 5].met++; }
+static void meets(void) { emu_running->block->warps[emu_running->tid >> 5].met++; }
 
 /* ---- programmatic launch: nothing overlaps here, but every thread must wait and, where kernels report their accesses
  * (EMU_WEAK), touch no global memory before ---- */
 uint64_t emu_pdl_waits;
 static void pdl_wait(void)
 {
-    emu_pdl_waits += emu_running->pub.is_early;
-    emu_rt.num_early -= emu_running->pub.is_early;
-    emu_running->pub.is_early = 0;
+    emu_pdl_waits += emu_running->thread->is_early;
+    emu_rt.num_early -= emu_running->thread->is_early;
+    emu_running->thread->is_early = 0;
 }
 static void early(const void *p)
 {
-    if (emu_running->pub.is_early && emu_is_global(p))
+    if (emu_running->thread->is_early && emu_is_global(p))
         emu_fault((emu_site){ "an access to global memory", 0 },
                   "global memory is accessed before pdl_wait: the kernel before may not have ended");
 }
@@ -213,7 +213,7 @@ static void *shared(const void *key, emu_u64 bytes, emu_u64 align)
 {
     const fiber *f = emu_running;
     block *b = f->block;
-    unsigned char *base = b->cl->window + b->rank * f->pub.stride;
+    unsigned char *base = b->cl->window + b->rank * f->thread->stride;
     for (int i = 0; i < b->num_arrays; i++)
         if (b->array[i].key == key) return base + b->array[i].offset;
     const emu_u32 at = (b->static_used + (emu_u32)align - 1) & ~((emu_u32)align - 1);
@@ -233,9 +233,10 @@ static void *shared(const void *key, emu_u64 bytes, emu_u64 align)
 void emu_thread_ends(fiber *f)
 {
     block *b = f->block;
-    warp *w = &b->warps[f->pub.tid >> 5];
-    const emu_u32 bit = 1u << f->pub.lane;
+    warp *w = &b->warps[f->tid >> 5];
+    const emu_u32 bit = 1u << f->lane;
     f->state = DONE;
+    emu_fiber_check(f);
     b->alive--;
     emu_group.progress = emu_group.milestone = 1;
     w->exited |= bit;
@@ -243,7 +244,7 @@ void emu_thread_ends(fiber *f)
         const open_collective *o = &w->open[i];
         if (!(o->mask & bit)) continue;
         if (o->complete)
-            emu_fault(o->site, "%s: the mask %08x names lane %u, which has ended", o->what, o->mask, f->pub.lane);
+            emu_fault(o->site, "%s: the mask %08x names lane %u, which has ended", o->what, o->mask, f->lane);
         if (((o->arrived | w->exited) & o->mask) == o->mask) finish_collective(f, w, i);
     }
     for (int i = 0; i < 16; i++) {

@@ -136,11 +136,11 @@ static late_store *add(void *p, emu_u32 bytes)
             if (overlap(&l->store[k], l->store[i].to, l->store[i].bytes)) i = k;
         drop(l, i);
     }
-    const warp *w = &f->block->warps[f->pub.tid >> 5];
+    const warp *w = &f->block->warps[f->tid >> 5];
     late_store *s = &l->store[l->n++];
     s->to = p;
     s->bytes = bytes;
-    s->tid = f->pub.tid;
+    s->tid = f->tid;
     s->synced = w->synced;
     s->met = w->met;
     const emu_u64 line = ((emu_u64)p >> 9) + (emu_u64)(f->block - emu_group.blocks) * 0x10001;
@@ -187,7 +187,7 @@ void emu_weak_fence(void)
         const late_store *s = &l->store[i];
         const warp *w = &f->block->warps[s->tid >> 5];
         const int is_known =
-            s->tid == f->pub.tid || w->met != s->met || (s->tid >> 5 == f->pub.tid >> 5 && w->synced != s->synced);
+            s->tid == f->tid || w->met != s->met || (s->tid >> 5 == f->tid >> 5 && w->synced != s->synced);
         if (!is_known) continue;
         unsigned char *const to = s->to; /* with all that came to it before */
         const emu_u32 bytes = s->bytes;
