@@ -27,7 +27,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
         tgl_decode_row(&p->x, t, p->num_cols, p->is_bf16, (char *)p->out + t * row_bytes);
 }
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     return tgl_parallel_rows(p->num_rows, 4 * p->num_cols, run_rows, p);
@@ -106,15 +106,15 @@ static tgl_shape shape(problem *p, int rows)
 static tgl_shape shape_4(void *p, const tgl_target *target) { return shape(p, STRIP_MAX_ROWS); }
 static tgl_shape shape_2(void *p, const tgl_target *target) { return shape(p, 2); }
 static tgl_shape shape_1(void *p, const tgl_target *target) { return shape(p, 1); }
-static tgl_shape shape_any(void *p, const tgl_target *target) { return shape(p, rows_of(p, target)); }
+static tgl_shape any_shape(void *p, const tgl_target *target) { return shape(p, rows_of(p, target)); }
 
-static const tgl_op OP = { run_on_cpu,
+static const tgl_op OP = { cpu,
                            plan,
                            {
                                [ROWS_4] = { fits, pays_4, shape_4 },
                                [ROWS_2] = { fits, pays_2, shape_2 },
                                [ROWS_1] = { fits, NULL, shape_1 },
-                               [ANY] = { NULL, NULL, shape_any },
+                               [ANY] = { NULL, NULL, any_shape },
                            } };
 
 tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor *out, const tgl_quant_params *params,

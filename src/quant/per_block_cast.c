@@ -28,7 +28,7 @@ static int x_of(const problem *p) { return p->x.is_bf16 ? X_BF16 : X_F32; }
 
 /* ---- CPU ---- */
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     const tgl_cast cast = { .from = tgl_read_values(&p->x),
@@ -114,7 +114,7 @@ static bool fits_tiles(const void *context, const tgl_target *target)
            p->blocks.num_rows <= INT32_MAX / num_tiles(p);
 }
 
-static tgl_shape shape_tiles(void *context, const tgl_target *target)
+static tgl_shape tiles_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int64_t tiles = num_tiles(p);
@@ -124,7 +124,7 @@ static tgl_shape shape_tiles(void *context, const tgl_target *target)
                         TGL_ARGS(p->args.tiles) };
 }
 
-static tgl_shape shape_any(void *context, const tgl_target *target)
+static tgl_shape any_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const tgl_blocks *b = &p->blocks;
@@ -137,9 +137,9 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
                         TGL_ARGS(p->args.any) };
 }
 
-static const tgl_op OP = { run_on_cpu,
+static const tgl_op OP = { cpu,
                            plan,
-                           { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { NULL, NULL, shape_any } } };
+                           { [TILES] = { fits_tiles, NULL, tiles_shape }, [ANY] = { NULL, NULL, any_shape } } };
 
 /* ---- given factors; GIVEN_RUNS: adjacent columns share them ---- */
 
@@ -160,7 +160,7 @@ static bool fits_runs(const void *context, const tgl_target *target)
     return has_vectors(p) && tgl_strip_is_short(p->num_rows, p->num_cols, X_VALUES(x_of(p)));
 }
 
-static tgl_shape shape_given(void *context, const tgl_target *target)
+static tgl_shape given_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const bool is_vector = has_vectors(p);
@@ -174,10 +174,9 @@ static tgl_shape shape_given(void *context, const tgl_target *target)
                         TGL_ARGS(p->args.given) };
 }
 
-static const tgl_op GIVEN_OP = { run_on_cpu,
-                                 plan_given,
-                                 { [GIVEN_RUNS] = { fits_runs, NULL, shape_given },
-                                   [GIVEN_ANY] = { NULL, NULL, shape_given } } };
+static const tgl_op GIVEN_OP = {
+    cpu, plan_given, { [GIVEN_RUNS] = { fits_runs, NULL, given_shape }, [GIVEN_ANY] = { NULL, NULL, given_shape } }
+};
 
 static problem problem_of(const DLTensor *x, const DLTensor *sf, const DLTensor *out, const tgl_quant_params *params,
                           const sizes *n)

@@ -42,7 +42,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end) /* of bloc
     if (is_inexact && p->has_inexact) __atomic_store_n(p->inexact, 1, __ATOMIC_RELAXED);
 }
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     const int64_t rows = tgl_min(p->blocks.rows, p->num_rows);
@@ -114,7 +114,7 @@ static bool fits_tiles(const void *context, const tgl_target *target)
            tiles_down(p) <= INT32_MAX / tiles_across(p);
 }
 
-static tgl_shape shape_tiles(void *context, const tgl_target *target)
+static tgl_shape tiles_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int64_t tiles = tiles_across(p);
@@ -122,7 +122,7 @@ static tgl_shape shape_tiles(void *context, const tgl_target *target)
     return (tgl_shape){ { tiles_down(p) * tiles }, .block = LOSSLESS_THREADS, TGL_ARGS(p->args.tiles) };
 }
 
-static tgl_shape shape_any(void *context, const tgl_target *target)
+static tgl_shape any_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const tgl_blocks *b = &p->blocks;
@@ -133,9 +133,9 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
                         TGL_ARGS(p->args.any) };
 }
 
-static const tgl_op OP = { run_on_cpu,
+static const tgl_op OP = { cpu,
                            plan,
-                           { [TILES] = { fits_tiles, NULL, shape_tiles }, [ANY] = { NULL, NULL, shape_any } } };
+                           { [TILES] = { fits_tiles, NULL, tiles_shape }, [ANY] = { NULL, NULL, any_shape } } };
 
 tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *x_sf, DLTensor *out, DLTensor *out_sf,
                                              DLTensor *inexact, const tgl_quant_params *params, tgl_stream stream)

@@ -36,7 +36,7 @@ static const void *read_gathered(const void *context, int64_t row, int64_t col, 
     return memset(buffer, 0, (size_t)count * sizeof *buffer);
 }
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     const gather g = { p, p->has_codes ? tgl_read_codes(&p->codes) : tgl_read_values(&p->values) };
@@ -100,7 +100,7 @@ tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, c
     TGL_TRY(tgl_take(&tgl_quant_per_channel_cast_signature, tensors, params, &n.num_tokens));
     if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
     const int64_t num_rows = pos_to_token ? n.num_rows : n.num_tokens;
-    problem p = { .cpu = run_on_cpu,
+    problem p = { .cpu = cpu,
                   .plan = plan,
                   .num_tokens = n.num_tokens,
                   .num_rows = num_rows,

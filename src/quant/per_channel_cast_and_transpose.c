@@ -8,7 +8,7 @@ typedef tgl_channel_problem problem;
 
 /* ---- CPU ---- */
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     const tgl_cast cast = { .from = tgl_read_values(&p->values),
@@ -53,7 +53,7 @@ tgl_status tgl_quant_per_channel_cast_and_transpose(const DLTensor *x, DLTensor 
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_channel_cast_and_transpose_signature, tensors, params, &n.num_rows));
     if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
-    problem p = { .cpu = run_on_cpu,
+    problem p = { .cpu = cpu,
                   .plan = plan,
                   .num_rows = n.num_rows,
                   .num_cols = n.num_cols,

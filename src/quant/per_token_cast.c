@@ -33,7 +33,7 @@ enum { VALUES = -1 };
 
 /* ---- CPU ---- */
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     const tgl_cast cast = { .from = p->x_format == VALUES ? tgl_read_values(&p->values) : tgl_read_codes(&p->codes),
@@ -226,7 +226,7 @@ static int64_t wide_shared_bytes(const problem *p, bool is_few, int64_t warps, c
     return 2 * warps <= TOKEN_SM_WARPS && claimed > staged ? claimed : staged;
 }
 
-static tgl_shape shape_wide(problem *p, bool is_few, const tgl_target *target)
+static tgl_shape wide_shape(problem *p, bool is_few, const tgl_target *target)
 {
     const int64_t warps = tgl_ceil_div(p->blocks.cols, is_few ? p->warp_cols / 2 : p->warp_cols);
     p->args.cast = cast_of(p, num_units(p));
@@ -236,18 +236,18 @@ static tgl_shape shape_wide(problem *p, bool is_few, const tgl_target *target)
                         TGL_ARGS(p->args.cast) };
 }
 
-static tgl_shape shape_fast(void *context, const tgl_target *target)
+static tgl_shape fast_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    if (p->is_wide) return shape_wide(p, false, target);
+    if (p->is_wide) return wide_shape(p, false, target);
     p->args.cast = cast_of(p, num_units(p));
     return (tgl_shape){ { num_blocks(p) }, .block = 32 * TOKEN_WARPS, TGL_ARGS(p->args.cast) };
 }
 
-static tgl_shape shape_few(void *context, const tgl_target *target)
+static tgl_shape few_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    if (p->is_wide) return shape_wide(p, true, target);
+    if (p->is_wide) return wide_shape(p, true, target);
     int64_t tiles;
     const int64_t blocks = few_blocks(p, target, &tiles);
     p->args.few = (tgl_few_cast){ .x = data_of(p),
@@ -264,7 +264,7 @@ static tgl_shape shape_few(void *context, const tgl_target *target)
                         TGL_ARGS(p->args.few) };
 }
 
-static tgl_shape shape_any(void *context, const tgl_target *target)
+static tgl_shape any_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int64_t groups = tgl_max(4, TOKEN_ANY_GROUPS / p->blocks.cols / 4 * 4);
@@ -277,12 +277,12 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
                         TGL_ARGS(p->args.cast) };
 }
 
-static const tgl_op OP = { run_on_cpu,
+static const tgl_op OP = { cpu,
                            plan,
                            {
-                               [FEW] = { fits_few, pays_few, shape_few },
-                               [FAST] = { fits_fast, NULL, shape_fast },
-                               [ANY] = { .shape = shape_any },
+                               [FEW] = { fits_few, pays_few, few_shape },
+                               [FAST] = { fits_fast, NULL, fast_shape },
+                               [ANY] = { .shape = any_shape },
                            } };
 
 static problem problem_of(const DLTensor *x, const DLTensor *x_sf, const DLTensor *sf, const DLTensor *out,

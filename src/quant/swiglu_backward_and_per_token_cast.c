@@ -94,7 +94,7 @@ static void clear_slots(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     if (p->num_cols > 0)
@@ -201,30 +201,30 @@ static tgl_shape shape(problem *p, int64_t blocks, int64_t warps)
     return (tgl_shape){ { p->args.clearing_blocks + blocks }, .block = (int)(32 * warps), TGL_ARGS(p->args) };
 }
 
-static tgl_shape shape_whole(void *context, const tgl_target *target)
+static tgl_shape whole_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     return shape(p, p->num_rows, num_steps(p) + 1);
 }
 
-static tgl_shape shape_loops(void *context, const tgl_target *target)
+static tgl_shape loops_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     return shape(p, p->num_rows, sum_warps(p));
 }
 
-static tgl_shape shape_any(void *context, const tgl_target *target)
+static tgl_shape any_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     return shape(p, tgl_strided_grid(p->num_rows, BACKWARD_ANY_BLOCKS * target->num_sms), sum_warps(p));
 }
 
-static const tgl_op OP = { run_on_cpu,
+static const tgl_op OP = { cpu,
                            plan,
                            {
-                               [WHOLE] = { fits_whole, pays_whole, shape_whole },
-                               [LOOPS] = { fits_loops, NULL, shape_loops },
-                               [ANY] = { .shape = shape_any },
+                               [WHOLE] = { fits_whole, pays_whole, whole_shape },
+                               [LOOPS] = { fits_loops, NULL, loops_shape },
+                               [ANY] = { .shape = any_shape },
                            } };
 
 /* The halves of x. */

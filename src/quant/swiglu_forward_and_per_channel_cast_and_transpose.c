@@ -11,7 +11,7 @@ typedef tgl_channel_problem problem;
 
 /* ---- CPU ---- */
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     const tgl_activations activations = { .x = p->values, .num_cols = p->num_cols, .clamp = p->clamp, .is_bf16 = true };
@@ -62,7 +62,7 @@ tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLT
     sizes n;
     TGL_TRY(tgl_take(signature, tensors, params, &n.num_rows));
     if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
-    problem p = { .cpu = run_on_cpu,
+    problem p = { .cpu = cpu,
                   .plan = plan,
                   .num_rows = n.num_rows,
                   .num_cols = n.num_cols,

@@ -68,7 +68,7 @@ static void run_rows(const void *context, int64_t begin, int64_t end)
     for (int i = 0; p->has_count && i < 3; i++) __atomic_fetch_add(&p->clamped_count[i], counts[i], __ATOMIC_RELAXED);
 }
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     return tgl_parallel_rows(p->num_rows, 8 * p->num_cols, run_rows, p);
@@ -191,7 +191,7 @@ static void set_args(problem *p)
 }
 
 /* Parts of `tiles` tiles, in which `lanes` lanes share a block. */
-static tgl_shape shape_tiles(problem *p, int64_t lanes, int64_t tiles, const tgl_target *target)
+static tgl_shape tiles_shape(problem *p, int64_t lanes, int64_t tiles, const tgl_target *target)
 {
     forward_args *a = &p->args;
     set_args(p);
@@ -208,26 +208,26 @@ static tgl_shape shape_tiles(problem *p, int64_t lanes, int64_t tiles, const tgl
                         TGL_ARGS(*a) };
 }
 
-static tgl_shape shape_few(void *context, const tgl_target *target)
+static tgl_shape few_shape(void *context, const tgl_target *target)
 {
-    return shape_tiles(context, ((problem *)context)->lanes_for_few, 1, target);
+    return tiles_shape(context, ((problem *)context)->lanes_for_few, 1, target);
 }
 
-static tgl_shape shape_some(void *context, const tgl_target *target)
+static tgl_shape some_shape(void *context, const tgl_target *target)
 {
-    return shape_tiles(context, ((problem *)context)->lanes, 1, target);
+    return tiles_shape(context, ((problem *)context)->lanes, 1, target);
 }
 
-static tgl_shape shape_made(void *context, const tgl_target *target)
+static tgl_shape made_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    if (p->kind == TILES) return shape_tiles(p, p->lanes, p->tiles, target);
+    if (p->kind == TILES) return tiles_shape(p, p->lanes, p->tiles, target);
     set_args(p);
     const int64_t threads = tgl_ceil_div(p->num_cols / X_VALUES(x_of(p)), p->steps);
     return (tgl_shape){ { p->num_rows }, .block = (int)(tgl_ceil_div(threads, 32) * 32), TGL_ARGS(p->args) };
 }
 
-static tgl_shape shape_any(void *context, const tgl_target *target)
+static tgl_shape any_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     set_args(p);
@@ -236,13 +236,13 @@ static tgl_shape shape_any(void *context, const tgl_target *target)
                         TGL_ARGS(p->args) };
 }
 
-static const tgl_op OP = { run_on_cpu,
+static const tgl_op OP = { cpu,
                            plan,
                            {
-                               [FOR_FEW] = { fits, are_few, shape_few },
-                               [FOR_SOME] = { fits, are_not_many, shape_some },
-                               [MADE] = { fits, NULL, shape_made },
-                               [ANY] = { .shape = shape_any },
+                               [FOR_FEW] = { fits, are_few, few_shape },
+                               [FOR_SOME] = { fits, are_not_many, some_shape },
+                               [MADE] = { fits, NULL, made_shape },
+                               [ANY] = { .shape = any_shape },
                            } };
 
 tgl_status tgl_quant_swiglu_forward_and_per_token_cast(const DLTensor *x, const DLTensor *pos_to_token_topk,

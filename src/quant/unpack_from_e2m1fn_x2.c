@@ -45,7 +45,7 @@ static void run_pieces(const void *context, int64_t begin, int64_t end)
     TGL_CHOOSE(unpack, tgl_unpack)(p->x + first, count, p->dtype, (char *)p->out + 2 * first * bytes);
 }
 
-static tgl_status run_on_cpu(const void *context)
+static tgl_status cpu(const void *context)
 {
     const problem *p = context;
     const int64_t pieces = p->num_bytes / PIECE + (p->num_bytes % PIECE != 0);
@@ -78,7 +78,7 @@ static tgl_shape shape(void *context, const tgl_target *target)
     return (tgl_shape){ { tgl_ceil_div(blocks, units_each) }, .block = UNPACK_THREADS, TGL_ARGS(p->args) };
 }
 
-static const tgl_op OP = { run_on_cpu, plan, { { .shape = shape } } };
+static const tgl_op OP = { cpu, plan, { { .shape = shape } } };
 
 tgl_status tgl_quant_unpack_from_e2m1fn_x2(const DLTensor *x, DLTensor *out, tgl_stream stream)
 {

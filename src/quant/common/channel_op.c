@@ -195,10 +195,10 @@ static bool are_enough(const problem *p, int which) { return num_tiles(p, which)
 static bool pays_wide(const void *p, const tgl_target *t) { return are_enough(p, CHANNEL_WIDE); }
 static bool pays_middle(const void *p, const tgl_target *t) { return are_enough(p, CHANNEL_MIDDLE); }
 
-static tgl_shape shape_many(void *p, const tgl_target *t) { return shape(p, CHANNEL_MANY); }
-static tgl_shape shape_wide(void *p, const tgl_target *t) { return shape(p, CHANNEL_WIDE); }
-static tgl_shape shape_middle(void *p, const tgl_target *t) { return shape(p, CHANNEL_MIDDLE); }
-static tgl_shape shape_narrow(void *p, const tgl_target *t) { return shape(p, CHANNEL_NARROW); }
+static tgl_shape many_shape(void *p, const tgl_target *t) { return shape(p, CHANNEL_MANY); }
+static tgl_shape wide_shape(void *p, const tgl_target *t) { return shape(p, CHANNEL_WIDE); }
+static tgl_shape middle_shape(void *p, const tgl_target *t) { return shape(p, CHANNEL_MIDDLE); }
+static tgl_shape narrow_shape(void *p, const tgl_target *t) { return shape(p, CHANNEL_NARROW); }
 
 /* ---- blocks that loop over tiles ---- */
 
@@ -219,7 +219,7 @@ static bool pays_staged(const void *context, const tgl_target *target)
 }
 
 /* Bands of the same width. */
-static tgl_shape shape_staged(void *context, const tgl_target *target)
+static tgl_shape staged_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
     const int64_t down = tiles_down(p, CHANNEL_STAGED), across = tiles_across(p, CHANNEL_STAGED);
@@ -241,9 +241,9 @@ static int plan(const void *p, tgl_kernel *kernels) { return ((const problem *)p
 const tgl_op tgl_channel_op = { cpu,
                                 plan,
                                 {
-                                    [CHANNEL_STAGED] = { fits_staged, pays_staged, shape_staged },
-                                    [CHANNEL_MANY] = { fits_many, pays_many, shape_many },
-                                    [CHANNEL_WIDE] = { NULL, pays_wide, shape_wide },
-                                    [CHANNEL_MIDDLE] = { NULL, pays_middle, shape_middle },
-                                    [CHANNEL_NARROW] = { NULL, NULL, shape_narrow },
+                                    [CHANNEL_STAGED] = { fits_staged, pays_staged, staged_shape },
+                                    [CHANNEL_MANY] = { fits_many, pays_many, many_shape },
+                                    [CHANNEL_WIDE] = { NULL, pays_wide, wide_shape },
+                                    [CHANNEL_MIDDLE] = { NULL, pays_middle, middle_shape },
+                                    [CHANNEL_NARROW] = { NULL, NULL, narrow_shape },
                                 } };
