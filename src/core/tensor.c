@@ -115,6 +115,11 @@ bool tgl_is_empty(const DLTensor *t)
     return false;
 }
 
+int64_t tgl_step_of(const DLTensor *t, int dim)
+{
+    return !t || t->shape[dim] == 1 || tgl_is_empty(t) ? 0 : tgl_stride(t, dim);
+}
+
 int64_t tgl_num_elements(const DLTensor *t)
 {
     if (tgl_is_empty(t)) return 0; /* the other sizes may be anything */
@@ -253,6 +258,21 @@ tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *
     }
     put(w, "]");
     return fail(name, "shape is", &s);
+}
+
+tgl_status tgl_expect_rows_apart(const char *name, const DLTensor *t)
+{
+    if (!t || tgl_is_empty(t)) return TGL_OK;
+    const int last = t->ndim - 1;
+    const int64_t row = t->shape[last], n0 = t->shape[0], n1 = last > 1 ? t->shape[1] : 1;
+    const int64_t step0 = tgl_step_of(t, 0), step1 = last > 1 ? tgl_step_of(t, 1) : 0;
+    const bool is_in_order = (n1 == 1 || step1 >= row) && (n0 == 1 || step0 >= (n1 - 1) * step1 + row);
+    const bool is_swapped = (n0 == 1 || step0 >= row) && (n1 == 1 || step1 >= (n0 - 1) * step0 + row);
+    if ((row == 1 || tgl_stride(t, last) == 1) && (is_in_order || is_swapped)) return TGL_OK;
+    sentence s;
+    put_list(is(&s), t->strides, t->ndim); /* not NULL: a packed tensor has passed */
+    put(want(&s), "1 in the last dimension, and rows that do not overlap");
+    return fail(name, "strides are", &s);
 }
 
 tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLTensor *other)

@@ -37,6 +37,10 @@ tgl_status tgl_expect_shape(const char *name, const DLTensor *t, const tgl_dim *
 tgl_status tgl_expect_same_device(const char *name, const DLTensor *t, const DLTensor *other);
 tgl_status tgl_expect_same_dtype(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
 
+/* For a written tensor of two or three dimensions that passed tgl_expect: its rows (the last dimension) are packed and do
+ * not overlap, whichever of the other dimensions has the larger stride. NULL passes. */
+tgl_status tgl_expect_rows_apart(const char *name, const DLTensor *t);
+
 /* They share no byte. Exact for packed tensors and for windows of the rows, or of the items of the first
  * dimension, of one buffer (equal strides); otherwise their address ranges are compared. */
 tgl_status tgl_expect_no_overlap(const char *name, const DLTensor *t, const char *other_name, const DLTensor *other);
@@ -65,6 +69,9 @@ tgl_status tgl_expect_workspace(const void *workspace, size_t workspace_bytes, s
 
 /* In elements; that of a packed tensor if strides is NULL. */
 int64_t tgl_stride(const DLTensor *t, int dim);
+
+/* The same, but 0 where it may be anything: in a dimension of size 1, of an empty tensor, and for NULL. */
+int64_t tgl_step_of(const DLTensor *t, int dim);
 
 int64_t tgl_num_elements(const DLTensor *t);
 bool tgl_is_empty(const DLTensor *t);

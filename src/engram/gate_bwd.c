@@ -186,9 +186,9 @@ tgl_status tgl_engram_gate_bwd(const DLTensor *grad_out, const DLTensor *hidden_
                                   rstd_k,       grad_hidden_states, grad_k, grad_v,     grad_w_partial };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_gate_bwd_signature, tensors, params, &n.num_tokens));
-    TGL_TRY(tgl_gate_expect_apart("grad_hidden_states", grad_hidden_states));
-    TGL_TRY(tgl_gate_expect_apart("grad_k", grad_k));
-    TGL_TRY(tgl_gate_expect_apart("grad_v", grad_v));
+    TGL_TRY(tgl_expect_rows_apart("grad_hidden_states", grad_hidden_states));
+    TGL_TRY(tgl_expect_rows_apart("grad_k", grad_k));
+    TGL_TRY(tgl_expect_rows_apart("grad_v", grad_v));
     /* Without partial sums nothing depends on their number: no block need be without a token. */
     const int64_t num_partials =
         grad_w_partial ? n.num_partials : tgl_min(n.num_tokens, tgl_engram_gate_num_partials(n.hidden));

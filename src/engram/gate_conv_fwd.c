@@ -197,7 +197,7 @@ static tgl_status check(const DLTensor *ring, const DLTensor *out, const tgl_eng
     if (ring && n->ring_size < reach)
         return tgl_fail(TGL_ERR_ARGUMENT, "ring: shape is [%lld, %lld, ...], want [%lld, >= %lld, ...]",
                         (long long)n->num_slots, (long long)n->ring_size, (long long)n->num_slots, (long long)reach);
-    return tgl_gate_expect_apart("out", out);
+    return tgl_expect_rows_apart("out", out);
 }
 
 /* ---- launch ---- */

@@ -195,7 +195,7 @@ tgl_status tgl_engram_gate_fwd(const DLTensor *hidden_states, const DLTensor *k,
                                   output,        dot, gate_score, rstd_x,        rstd_k };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_gate_fwd_signature, tensors, params, &n.num_tokens));
-    TGL_TRY(tgl_gate_expect_apart("output", output));
+    TGL_TRY(tgl_expect_rows_apart("output", output));
     problem p = {
         .x = tgl_gate_in(hidden_states),
         .k = tgl_gate_in(k),

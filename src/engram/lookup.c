@@ -6,7 +6,6 @@
 
 #include "core/log.h"
 #include "core/math.h"
-#include "core/strides.h"
 #include "core/threads.h"
 #include "cuda/driver.h"
 #include "cuda/op.h"

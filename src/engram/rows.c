@@ -5,7 +5,6 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "engram/common/columns_host.h"
-#include "core/strides.h"
 #include "engram/common/windows_host.h"
 #include "tegula/engram.h"
 

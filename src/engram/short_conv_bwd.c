@@ -295,7 +295,7 @@ tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_wei
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_short_conv_bwd_signature, tensors, params, &n.num_tokens));
     if (batch) TGL_TRY(tgl_expect_reserved(batch->reserved));
-    TGL_TRY(tgl_gate_expect_apart("grad_x", grad_x));
+    TGL_TRY(tgl_expect_rows_apart("grad_x", grad_x));
     const bool has_partials = grad_norm_partial || grad_conv_partial || grad_bias_partial;
     const int64_t num_partials =
         has_partials ? n.num_partials : tgl_engram_short_conv_num_partials(n.num_streams, n.hidden);

@@ -4,7 +4,6 @@
 
 #include <string.h>
 
-#include "core/strides.h"
 #include "core/threads.h"
 #include "mhc/common/mhc_host.h"
 #include "mhc/common/rows_host.h"

@@ -2,7 +2,6 @@
  * post_bwd.c - tgl_mhc_post_bwd: gradients of post. */
 #include "mhc/post_bwd.h"
 
-#include "core/strides.h"
 #include "core/threads.h"
 #include "mhc/common/mhc_host.h"
 #include "mhc/common/rows_host.h"

@@ -2,7 +2,6 @@
  * post_fwd.c - tgl_mhc_post_fwd: the output of a sublayer into all streams, which may be mixed. */
 #include "mhc/post_fwd.h"
 
-#include "core/strides.h"
 #include "core/threads.h"
 #include "mhc/common/mhc_host.h"
 #include "mhc/common/rows_host.h"

@@ -2,7 +2,6 @@
  * pre_apply_mix_bwd.c - tgl_mhc_pre_apply_mix_bwd: gradients of a weighted sum of a token's streams. */
 #include "mhc/pre_apply_mix_bwd.h"
 
-#include "core/strides.h"
 #include "core/threads.h"
 #include "mhc/common/mhc_host.h"
 #include "mhc/common/rows_host.h"

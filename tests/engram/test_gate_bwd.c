@@ -374,12 +374,13 @@ TEST(errors)
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "grad_out: dtype is f16, want bf16");
     CHECK_ERROR(x[8].shape[1] = 3; x[8].strides = NULL, "gate_score: shape is [3, 3], want [3, 2]");
-    CHECK_ERROR(x[11].strides[1] = 7,
-                "grad_hidden_states: strides are [16, 7, 1], want rows of 8 neighbouring elements that do not overlap");
+    CHECK_ERROR(
+        x[11].strides[1] = 7,
+        "grad_hidden_states: strides are [16, 7, 1], want 1 in the last dimension, and rows that do not overlap");
     CHECK_ERROR(x[12].strides[0] = 15,
-                "grad_k: strides are [15, 8, 1], want rows of 8 neighbouring elements that do not overlap");
+                "grad_k: strides are [15, 8, 1], want 1 in the last dimension, and rows that do not overlap");
     CHECK_ERROR(x[13].strides[0] = 7,
-                "grad_v: strides are [7, 1], want rows of 8 neighbouring elements that do not overlap");
+                "grad_v: strides are [7, 1], want 1 in the last dimension, and rows that do not overlap");
     CHECK_ERROR(x[14].shape[0] = 0, "grad_w_partial: shape is [0, ...], want [>= 1, ...]");
     CHECK_ERROR(c->tensors[11] = c->tensors[0], "grad_hidden_states: memory is shared with grad_out, want no overlap");
 }

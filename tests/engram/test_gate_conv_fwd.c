@@ -276,7 +276,7 @@ TEST(errors)
     CHECK_ERROR(c->tensors[9] = NULL, "ring: is NULL, want a tensor with slots");
     CHECK_ERROR(c->tensors[10] = NULL, "cu_seqlens: is NULL, want a tensor with 2 requests");
     CHECK_ERROR(x[13].strides[1] = 7,
-                "out: strides are [16, 7, 1], want rows of 8 neighbouring elements that do not overlap");
+                "out: strides are [16, 7, 1], want 1 in the last dimension, and rows that do not overlap");
     CHECK_ERROR(c->tensors[13] = c->tensors[0], "out: memory is shared with hidden_states, want no overlap");
 }
 

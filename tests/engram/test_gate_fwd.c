@@ -354,13 +354,13 @@ TEST(errors)
                 x[3].dtype = tgl_dtype_to_dlpack(TGL_BF16), "weight_hidden: dtype is bf16, want f32");
     CHECK_ERROR(c->tensors[9] = NULL, "rstd_x: is NULL, want a tensor with gate_score");
     CHECK_ERROR(x[6].strides[2] = 2,
-                "output: strides are [16, 8, 2], want rows of 8 neighbouring elements that do not overlap");
+                "output: strides are [16, 8, 2], want 1 in the last dimension, and rows that do not overlap");
     CHECK_ERROR(x[6].strides[1] = 7,
-                "output: strides are [16, 7, 1], want rows of 8 neighbouring elements that do not overlap");
+                "output: strides are [16, 7, 1], want 1 in the last dimension, and rows that do not overlap");
     CHECK_ERROR(x[6].strides[0] = 15,
-                "output: strides are [15, 8, 1], want rows of 8 neighbouring elements that do not overlap");
+                "output: strides are [15, 8, 1], want 1 in the last dimension, and rows that do not overlap");
     CHECK_ERROR(x[6].strides[0] = -16,
-                "output: strides are [-16, 8, 1], want rows of 8 neighbouring elements that do not overlap");
+                "output: strides are [-16, 8, 1], want 1 in the last dimension, and rows that do not overlap");
     CHECK_ERROR(c->tensors[6] = c->tensors[0],
                 "output: is hidden_states, want another tensor with dot (the backward reads hidden_states)");
 }

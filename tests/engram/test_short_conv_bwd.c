@@ -272,7 +272,7 @@ TEST(errors)
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[4].dtype = tgl_dtype_to_dlpack(TGL_F16), "rstd: dtype is f16, want f32");
     CHECK_ERROR(x[8].strides[1] = 7,
-                "grad_x: strides are [16, 7, 1], want rows of 8 neighbouring elements that do not overlap");
+                "grad_x: strides are [16, 7, 1], want 1 in the last dimension, and rows that do not overlap");
     CHECK_ERROR(c->tensors[8] = c->tensors[5], "grad_x: memory is shared with grad_out, want no overlap");
     CHECK_ERROR(x[9].shape[0] = x[10].shape[0] = x[11].shape[0] = 0,
                 "grad_conv_partial: shape is [0, ...], want [>= 1, ...]");

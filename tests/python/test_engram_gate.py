@@ -293,7 +293,7 @@ def test_errors_name_the_arguments_of_the_call(device):
                  lambda kv: engram.engram_gate_kv_bwd(out, x, kv, fused, *saved, 1e-6)):
         with pytest.raises(ValueError, match="^kv: dtype is f32, want bf16$"):
             call(kv.float())
-    with pytest.raises(ValueError, match="^hidden_states: strides are .*, want rows of 8 neighbouring elements"):
+    with pytest.raises(ValueError, match="^hidden_states: strides are .*, want 1 in the last dimension, and rows"):
         engram.engram_gate_kv_fwd(x[:1].expand(3, 2, 8), kv, fused, 1e-20, 1e-6, False, None, True)
     with pytest.raises(ValueError, match="^grad_kv: dtype is f32, want bf16$"):
         engram.engram_gate_kv_bwd(out, x, kv, fused, *saved, 1e-6, out=(None, kv.float(), None))

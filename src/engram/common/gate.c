@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 
-#include "core/math.h"
 #include "engram/common/gate_cpu.h"
 #include "engram/common/gate_host.h"
 
@@ -12,28 +9,22 @@ static const tgl_field FIELDS[] = { FIELD(eps),           FIELD(clamp_value),   
                                     FIELD(zero_centered), FIELD(constant_weights), FIELD(sign) };
 const tgl_params TGL_ENGRAM_GATE_PARAMS = TGL_PARAMS(tgl_engram_gate_params, FIELDS);
 
-/* The stride of a dimension that has none to speak of may be anything. */
-static int64_t stride_of(const DLTensor *t, int dim)
-{
-    return tgl_is_empty(t) || t->shape[dim] == 1 ? 0 : tgl_stride(t, dim);
-}
-
 gate_in tgl_gate_in(const DLTensor *t)
 {
-    return (gate_in){ tgl_data(t), stride_of(t, 0), t->ndim > 2 ? stride_of(t, 1) : 0 };
+    return (gate_in){ tgl_data(t), tgl_step_of(t, 0), t->ndim > 2 ? tgl_step_of(t, 1) : 0 };
 }
 
 gate_out tgl_gate_out(const DLTensor *t)
 {
-    return t ? (gate_out){ tgl_data(t), stride_of(t, 0), t->ndim > 2 ? stride_of(t, 1) : 0 } : (gate_out){ 0 };
+    return t ? (gate_out){ tgl_data(t), tgl_step_of(t, 0), t->ndim > 2 ? tgl_step_of(t, 1) : 0 } : (gate_out){ 0 };
 }
 
 gate_weights tgl_gate_weights(const DLTensor *hidden, const DLTensor *embed, const tgl_engram_gate_params *params)
 {
     return (gate_weights){ .hidden = tgl_data(hidden),
                            .embed = embed ? tgl_data(embed) : NULL,
-                           .hidden_stride = stride_of(hidden, 0),
-                           .embed_stride = embed ? stride_of(embed, 0) : 0,
+                           .hidden_stride = tgl_step_of(hidden, 0),
+                           .embed_stride = tgl_step_of(embed, 0),
                            .kind = !embed                                  ? GATE_FUSED
                                    : tgl_dtype_is(hidden->dtype, TGL_BF16) ? GATE_BF16
                                                                            : GATE_F32,
@@ -48,27 +39,6 @@ gate_numbers tgl_gate_numbers(int64_t hidden, const tgl_engram_gate_params *para
                            .eps = params->eps,
                            .clamp_value = params->clamp_value,
                            .sign_of_zero = params->sign };
-}
-
-tgl_status tgl_gate_expect_apart(const char *name, const DLTensor *t)
-{
-    if (!t || tgl_is_empty(t)) return TGL_OK;
-    const int last = t->ndim - 1;
-    const int64_t width = t->shape[last], tokens = t->shape[0], streams = last > 1 ? t->shape[1] : 1;
-    const int64_t token = stride_of(t, 0), stream = last > 1 ? stride_of(t, 1) : 0;
-    /* of the two dimensions, the one with the smaller stride lies within a step of the other */
-    const bool is_token_near = token < stream;
-    const int64_t near = is_token_near ? tokens : streams, far = is_token_near ? streams : tokens;
-    const int64_t near_stride = is_token_near ? token : stream, far_stride = is_token_near ? stream : token;
-    if ((width == 1 || tgl_stride(t, last) == 1) && (near == 1 || near_stride >= width) &&
-        (far == 1 || far_stride >= (near - 1) * near_stride + width))
-        return TGL_OK;
-    char text[64];
-    snprintf(text, sizeof text, last > 1 ? "%" PRId64 ", %" PRId64 : "%" PRId64, tgl_stride(t, 0), tgl_stride(t, 1));
-    return tgl_fail(TGL_ERR_ARGUMENT,
-                    "%s: strides are [%s, %" PRId64 "], want rows of %" PRId64
-                    " neighbouring elements that do not overlap",
-                    name, text, tgl_stride(t, last), width);
 }
 
 bool tgl_gate_has_vectors(gate_in rows)

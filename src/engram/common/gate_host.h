@@ -27,9 +27,6 @@ gate_numbers tgl_gate_numbers(int64_t hidden, const tgl_engram_gate_params *para
 typedef struct { float squares_x, squares_k, dot; } gate_sums;
 gate_sums tgl_gate_sums(const gate_weights *weights, int64_t hidden, int64_t h, const uint16_t *x, const uint16_t *k);
 
-/* The rows of a written tensor lie apart; TGL_ERR_ARGUMENT otherwise. t may be NULL. */
-tgl_status tgl_gate_expect_apart(const char *name, const DLTensor *t);
-
 /* Are all rows whole vectors at aligned addresses? */
 bool tgl_gate_has_vectors(gate_in rows);
 static inline bool tgl_gate_out_has_vectors(gate_out r)
