@@ -6,9 +6,6 @@
 
 #include "core/log.h"
 
-#define TEXT_OF(x) #x
-#define VERSION_TEXT(a, b, c) TEXT_OF(a) "." TEXT_OF(b) "." TEXT_OF(c)
-
 static _Thread_local char message[TGL_MESSAGE_BYTES];
 
 tgl_status tgl_fail(tgl_status status, const char *format, ...)
@@ -23,7 +20,10 @@ tgl_status tgl_fail(tgl_status status, const char *format, ...)
 
 const char *tgl_last_error(void) { return message; }
 
-const char *tgl_version(void) { return VERSION_TEXT(TGL_VERSION_MAJOR, TGL_VERSION_MINOR, TGL_VERSION_PATCH); }
+const char *tgl_version(void)
+{
+    return TGL_TEXT(TGL_VERSION_MAJOR) "." TGL_TEXT(TGL_VERSION_MINOR) "." TGL_TEXT(TGL_VERSION_PATCH);
+}
 
 const char *tgl_status_name(tgl_status status)
 {

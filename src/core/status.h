@@ -12,6 +12,10 @@
         if (tgl_try_status != TGL_OK) return tgl_try_status; \
     } while (0)
 
+/* The value of a macro as text: "num_rows in 1.." TGL_TEXT(MAX_ROWS). */
+#define TGL_TEXT_OF(name) #name
+#define TGL_TEXT(macro) TGL_TEXT_OF(macro)
+
 /* Sets this thread's message (truncated to TGL_MESSAGE_BYTES) and returns `status`:
  *     return tgl_fail(TGL_ERR_ARGUMENT, "num_topk: is %d, want 1..%d", k, n); */
 enum { TGL_MESSAGE_BYTES = 1024 };

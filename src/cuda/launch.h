@@ -24,6 +24,14 @@ typedef struct {
     tgl_macro macros[TGL_MAX_MACROS];
 } tgl_kernel;
 
+/* One more macro, behind those that the kernel has. Their order is part of its key. */
+static inline void tgl_add_macro(tgl_kernel *kernel, const char *name, int64_t value)
+{
+    tgl_macro *m = kernel->macros;
+    while (m->name) m++;
+    *m = (tgl_macro){ name, value };
+}
+
 /* A tensor of 16-bit elements whose boxes the kernel copies as one (tensor_load_*), with a swizzle of 128 bytes. The
  * launch encodes it into the arguments. */
 typedef struct {

@@ -184,7 +184,7 @@ tgl_signature tgl_engram_gate_conv_fwd_signature = TGL_SIGNATURE(
     " zero_centered: bool, sign: {zero|bit}, dilation: int = 3, has_norm_eps: bool,"
     " norm_eps: float >= 0 with has_norm_eps, no_activation: bool, norm_zero_centered: bool, round_each: bool,"
     " keep_ring: bool) -> out: " GATE_ROWS " strided"
-    " where " GATE_RULES ", kernel_size in 1..64, dilation < 2^24, num_requests < 2^31, ring_size < 2^31,"
+    " where " GATE_RULES ", " CONV_RULES ", ring_size < 2^31,"
     " ring needs start_pos, slots needs ring",
     &PARAMS, TGL_SIZES_OF(sizes));
 

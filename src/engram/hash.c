@@ -31,7 +31,7 @@ static tgl_status cpu(const void *context)
 tgl_signature tgl_engram_hash_signature =
     TGL_SIGNATURE("engram_hash(ngram_token_ids: i32|i64[num_tokens, max_ngram] rows, " COLUMN_TENSORS ","
                   " image_token_mask: bool[num_tokens]?)"
-                  " -> out: i32|i64[num_layers, num_tokens, (max_ngram - 1) * num_heads] where max_ngram in 1..4096",
+                  " -> out: i32|i64[num_layers, num_tokens, (max_ngram - 1) * num_heads] where " COLUMN_RULES,
                   NULL);
 
 /* ---- launch ---- */
@@ -41,7 +41,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     const problem *p = context;
     if (p->columns.num_columns == 0) return 0;
     kernels[0] = tgl_columns_kernel(&p->columns, "engram/hash");
-    kernels[0].macros[5] = (tgl_macro){ "ID_BYTES", p->id_bytes };
+    tgl_add_macro(&kernels[0], "ID_BYTES", p->id_bytes);
     return 1;
 }
 

@@ -5,6 +5,7 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
+#include "engram/common/columns_host.h"
 #include "engram/common/windows_host.h"
 #include "tegula/engram.h"
 
@@ -47,7 +48,7 @@ TGL_SIZES(sizes, num_tokens, num_requests, vocabulary, max_ngram);
 tgl_signature tgl_engram_ngram_windows_signature =
     TGL_SIGNATURE("engram_ngram_windows(input_ids: i32|i64[num_tokens] strided, cu_seqlens: i32|i64[num_requests + 1]?,"
                   " history: i32|i64[num_requests, max_ngram - 1]? rows, lookup: i32[vocabulary]?, has_stop_id: bool)"
-                  " -> out: i32|i64[num_tokens, max_ngram] rows where max_ngram in 1..4096, num_requests < 2^31",
+                  " -> out: i32|i64[num_tokens, max_ngram] rows where " COLUMN_RULES ", num_requests < 2^31",
                   &PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */

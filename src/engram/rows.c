@@ -56,15 +56,16 @@ static const tgl_field FIELDS[] = { FIELD(has_stop_id), FIELD(history_newest_fir
                                     FIELD(keep_ring) }; /* the numbers may be any */
 static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_ngram, FIELDS);
 TGL_SIZES(sizes, num_tokens, num_requests, num_slots, ring_size, vocabulary, num_layers, max_ngram, num_heads);
-tgl_signature tgl_engram_rows_signature = TGL_SIGNATURE(
-    "engram_rows(input_ids: i32|i64[num_tokens] strided, image_token_mask: bool[num_tokens]?,"
-    " history: i32|i64[num_requests, max_ngram - 1]? rows, ring: i32|i64[num_slots, ring_size]?! rows,"
-    " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
-    " slots: i32|i64[num_requests]?}, ngram{token_map: i32[vocabulary]?, " COLUMN_TENSORS "},"
-    " has_stop_id: bool, history_newest_first: bool, hash_masked: bool, keep_ring: bool)"
-    " -> rows: i32|i64[num_layers, num_tokens, (max_ngram - 1) * num_heads] strided"
-    " where max_ngram in 1..4096, num_requests < 2^31, ring_size < 2^31, ring needs start_pos, slots needs ring",
-    &PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_engram_rows_signature =
+    TGL_SIGNATURE("engram_rows(input_ids: i32|i64[num_tokens] strided, image_token_mask: bool[num_tokens]?,"
+                  " history: i32|i64[num_requests, max_ngram - 1]? rows, ring: i32|i64[num_slots, ring_size]?! rows,"
+                  " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
+                  " slots: i32|i64[num_requests]?}, ngram{token_map: i32[vocabulary]?, " COLUMN_TENSORS "},"
+                  " has_stop_id: bool, history_newest_first: bool, hash_masked: bool, keep_ring: bool)"
+                  " -> rows: i32|i64[num_layers, num_tokens, (max_ngram - 1) * num_heads] strided"
+                  " where " COLUMN_RULES
+                  ", num_requests < 2^31, ring_size < 2^31, ring needs start_pos, slots needs ring",
+                  &PARAMS, TGL_SIZES_OF(sizes));
 
 static tgl_status check(const DLTensor *history, const DLTensor *ring, const DLTensor *rows,
                         const tgl_engram_batch *batch, const sizes *n)
@@ -85,9 +86,9 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     kernels[0] = tgl_columns_kernel(&p->columns, "engram/rows");
-    kernels[0].macros[5] = (tgl_macro){ "ID_BYTES", p->windows.id_bytes };
-    kernels[0].macros[6] = (tgl_macro){ "PAST", p->windows.past };
-    kernels[0].macros[7] = (tgl_macro){ "PAST_BYTES", p->windows.past_bytes };
+    tgl_add_macro(&kernels[0], "ID_BYTES", p->windows.id_bytes);
+    tgl_add_macro(&kernels[0], "PAST", p->windows.past);
+    tgl_add_macro(&kernels[0], "PAST_BYTES", p->windows.past_bytes);
     return 1;
 }
 

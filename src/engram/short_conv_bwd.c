@@ -184,7 +184,7 @@ tgl_signature tgl_engram_short_conv_bwd_signature = TGL_SIGNATURE(
     " -> grad_x: " GATE_ROWS "? strided, grad_norm_partial: f32[num_partials, num_streams, hidden]?,"
     " grad_conv_partial: f32[num_partials, num_streams * hidden, kernel_size]?,"
     " grad_bias_partial: f32[num_partials, num_streams * hidden]?"
-    " where hidden in 1..2147483647, num_streams < 2^31, kernel_size in 1..64, dilation < 2^24, num_requests < 2^31",
+    " where hidden in 1..2147483647, num_streams < 2^31, " CONV_RULES,
     &PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */

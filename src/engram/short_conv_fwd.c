@@ -148,8 +148,8 @@ tgl_signature tgl_engram_short_conv_fwd_signature =
                   " slots: i32|i64[num_requests]?}, dilation: int = 3, has_eps: bool, eps: float >= 0 with has_eps,"
                   " no_activation: bool, add_input: bool, zero_centered: bool, round_each: bool, keep_ring: bool)"
                   " -> out: " GATE_ROWS " strided, rstd: f32[num_tokens, num_streams]?"
-                  " where hidden in 1..2147483647, num_streams < 2^31, kernel_size in 1..64, dilation < 2^24,"
-                  " num_requests < 2^31, ring_size < 2^31, ring needs start_pos, slots needs ring, out may be residual",
+                  " where hidden in 1..2147483647, num_streams < 2^31, " CONV_RULES ","
+                  " ring_size < 2^31, ring needs start_pos, slots needs ring, out may be residual",
                   &PARAMS, TGL_SIZES_OF(sizes));
 
 static tgl_status check(const DLTensor *ring, const DLTensor *out, const tgl_engram_batch *batch, const sizes *n,

@@ -69,7 +69,7 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     kernels[0] = tgl_sinkhorn_kernel("engram/sinkhorn_step", p->args.m.dim);
-    kernels[0].macros[2] = (tgl_macro){ "IS_REDUCED", p->is_reduced };
+    tgl_add_macro(&kernels[0], "IS_REDUCED", p->is_reduced);
     return 1;
 }
 

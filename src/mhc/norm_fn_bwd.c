@@ -122,7 +122,7 @@ tgl_signature tgl_mhc_norm_fn_bwd_signature =
                   "! strided,"
                   " has_rms_eps: bool, rms_eps: float >= 0 with has_rms_eps, accumulate: bool)"
                   " -> grad_fn: f32[num_rows, num_streams * hidden], grad_norm_weight: f32[num_streams * hidden]?"
-                  " where " MHC_RULES ", hidden >= 1, num_rows in 1..80, grad_norm_weight needs norm_weight",
+                  " where " MHC_RULES ", hidden >= 1, " MHC_ROWS ", grad_norm_weight needs norm_weight",
                   &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
@@ -245,7 +245,7 @@ tgl_status tgl_mhc_norm_fn_bwd(const DLTensor *grad_mixes, const DLTensor *resid
                   .group = tgl_ceil_div(n.num_tokens, groups),
                   .arrived = workspace,
                   .columns = (float)(n.num_streams * n.hidden),
-                  .eps = params->has_rms_eps ? params->rms_eps : 1e-6f,
+                  .eps = tgl_mhc_rms_eps(params),
                   .accumulate = params->accumulate };
     p.eps_columns = p.eps * p.columns;
     if (workspace) p.partial = (float *)(void *)((char *)workspace + counter_bytes(n.num_streams, n.hidden));

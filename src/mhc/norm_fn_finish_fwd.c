@@ -27,7 +27,7 @@ tgl_signature tgl_mhc_norm_fn_finish_fwd_signature =
     TGL_SIGNATURE("mhc_norm_fn_finish_fwd(out_mul_parts: f32[num_splits, num_tokens, num_rows],"
                   " sqrsum_parts: f32[num_splits, num_tokens], has_rms_eps: bool, rms_eps: float >= 0 with has_rms_eps)"
                   " -> mixes: f32[num_tokens, num_rows], out_mul: f32[num_tokens, num_rows]?, sqrsum: f32[num_tokens]?"
-                  " where num_splits in " PARTIALS_SPLITS ", num_rows in 1..80",
+                  " where num_splits in " PARTIALS_SPLITS ", " MHC_ROWS,
                   &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */

@@ -9,7 +9,7 @@ tgl_signature tgl_mhc_norm_fn_fwd_signature =
     TGL_SIGNATURE("mhc_norm_fn_fwd(residual: " ROWS_STREAMS " rows, fn: f32[num_rows, num_streams * hidden],"
                   " norm_weight: f32[num_streams * hidden]?, has_rms_eps: bool, rms_eps: float >= 0 with has_rms_eps)"
                   " -> mixes: f32[num_tokens, num_rows], out_mul: f32[num_tokens, num_rows]?, sqrsum: f32[num_tokens]?"
-                  " where " MHC_RULES ", hidden >= 1, num_rows in 1..80",
+                  " where " MHC_RULES ", hidden >= 1, " MHC_ROWS,
                   &TGL_MHC_PARAMS, TGL_SIZES_OF(sizes));
 
 size_t tgl_mhc_norm_fn_fwd_workspace_size(const DLTensor *residual, const DLTensor *fn)

@@ -9,7 +9,8 @@ tgl_signature tgl_mhc_norm_fn_parts_fwd_signature =
     TGL_SIGNATURE("mhc_norm_fn_parts_fwd(residual: " ROWS_STREAMS " rows, fn: f32[num_rows, num_streams * hidden],"
                   " norm_weight: f32[num_streams * hidden]?)"
                   " -> out_mul_parts: f32[num_splits, num_tokens, num_rows], sqrsum_parts: f32[num_splits, num_tokens]"
-                  " where " MHC_RULES ", hidden >= 1, num_rows in 1..80, num_splits in 1..16",
+                  " where " MHC_RULES ", hidden >= 1, " MHC_ROWS
+                  ", num_splits in 1.." TGL_TEXT(PROJECTION_MAX_SEGMENTS),
                   NULL, TGL_SIZES_OF(sizes));
 
 size_t tgl_mhc_norm_fn_parts_fwd_workspace_size(const DLTensor *residual, const DLTensor *fn)

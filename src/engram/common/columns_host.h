@@ -12,6 +12,8 @@
     " vocab_sizes: i32|i64[num_layers, max_ngram - 1, num_heads]," \
     " offsets: i32|i64[num_layers, (max_ngram - 1) * num_heads]"
 
+#define COLUMN_RULES "max_ngram in 1.." TGL_TEXT(COLUMN_MAX_NGRAM)
+
 /* Of tensors that passed the signature; `out` is [num_layers, num_tokens, columns]. */
 tgl_status tgl_columns_of(const DLTensor *multipliers, const DLTensor *vocab_sizes, const DLTensor *offsets,
                           const DLTensor *out, tgl_columns *c);

@@ -10,6 +10,8 @@
 #include "engram/common/windows_host.h"
 #include "tegula/engram.h"
 
+#define CONV_RULES "kernel_size in 1.." TGL_TEXT(CONV_MAX_TAPS) ", dilation < 2^24, num_requests < 2^31"
+
 /* A tensor of weights, NULL: none; with rows, or one behind the other. */
 static inline conv_weights tgl_conv_weights(const DLTensor *t, bool has_rows)
 {

@@ -162,7 +162,8 @@ tgl_status tgl_gates_take_grads(gates_bwd_args *a, const DLTensor *const *tensor
     int n = 1;
     while (n < MHC_MAX_STREAMS && gates_columns(n, num_groups) < num_columns) n++;
     if (gates_columns(n, num_groups) != num_columns)
-        return tgl_fail(TGL_ERR_ARGUMENT, "mixes: shape is [%lld, %lld], want [%lld, %s] for n in 1..8",
+        return tgl_fail(TGL_ERR_ARGUMENT,
+                        "mixes: shape is [%lld, %lld], want [%lld, %s] for n in 1.." TGL_TEXT(MHC_MAX_STREAMS),
                         (long long)num_tokens, (long long)num_columns, (long long)num_tokens,
                         num_groups == 3 ? "n * (n + 2)" : "2 * n");
     if (tensors[GRAD_COMB] && num_groups == 2)

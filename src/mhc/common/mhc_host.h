@@ -5,6 +5,7 @@
 
 #include "core/signature.h"
 #include "mhc/common/gates.h"
+#include "mhc/common/projection.h"
 #include "tegula/mhc.h"
 
 extern const tgl_params TGL_MHC_PARAMS;
@@ -22,7 +23,8 @@ static inline void *tgl_data_or_null(const DLTensor *t) { return t ? tgl_data(t)
 #define MHC_SQUARE "f32[num_tokens, num_streams, (num_streams)]"
 /* Mixes of a token: n of pre, n of post, n * n of comb; of num_groups of them. */
 #define MHC_MIXES "num_streams * (num_streams + 2 if num_groups > 2 else num_groups)"
-#define MHC_RULES "num_streams in 1..8"
+#define MHC_RULES "num_streams in 1.." TGL_TEXT(MHC_MAX_STREAMS)
+#define MHC_ROWS "num_rows in 1.." TGL_TEXT(PROJECTION_MAX_ROWS)
 static inline float tgl_mhc_rms_eps(const tgl_mhc_params *p) { return p->has_rms_eps ? p->rms_eps : 1e-6f; }
 static inline float tgl_mhc_sinkhorn_eps(const tgl_mhc_params *p)
 {
