@@ -30,7 +30,7 @@ void tgl_log_indices(const char *name, const DLTensor *indices, int64_t n)
 
 static bool is_true(const DLTensor *flags, int64_t row)
 {
-    const uint8_t *flag = flags ? tgl_data(flags) : NULL;
+    const uint8_t *flag = tgl_data_or_null(flags);
     return !flag || flag[row];
 }
 

@@ -83,6 +83,9 @@ static inline void *tgl_data(const DLTensor *t)
     return (char *)t->data + t->byte_offset;
 }
 
+/* NULL for a tensor that is not given. */
+static inline void *tgl_data_or_null(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
+
 static inline bool tgl_on_cpu(const DLTensor *t)
 {
     return (int)t->device.device_type == TGL_DL_CPU || (int)t->device.device_type == TGL_DL_CUDA_HOST;

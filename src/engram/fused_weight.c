@@ -74,14 +74,13 @@ tgl_status tgl_engram_fused_weight(const DLTensor *weight_hidden, const DLTensor
 {
     const DLTensor *tensors[] = { weight_hidden, weight_embed, out };
     TGL_TRY(tgl_take(&tgl_engram_fused_weight_signature, tensors, NULL, NULL));
-    const bool has_rows = weight_hidden->shape[0] > 1;
     problem p = { tgl_data(weight_hidden),
                   tgl_data(weight_embed),
                   tgl_data(out),
                   out->shape[0],
                   out->shape[1],
-                  has_rows ? tgl_stride(weight_hidden, 0) : 0,
-                  has_rows ? tgl_stride(weight_embed, 0) : 0,
+                  tgl_step_of(weight_hidden, 0),
+                  tgl_step_of(weight_embed, 0),
                   tgl_dtype_is(weight_hidden->dtype, TGL_BF16) };
     return tgl_run(&tgl_engram_fused_weight_signature, &OP, tensors, &p, stream);
 }

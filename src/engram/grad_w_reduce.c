@@ -67,7 +67,6 @@ tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, const DLTens
     const DLTensor *tensors[] = { grad_w_partial, weight_hidden, weight_embed, grad_weight_hidden, grad_weight_embed };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_grad_w_reduce_signature, tensors, NULL, &n.num_partials));
-    const bool has_rows = n.num_streams > 1;
     problem p = { tgl_data(grad_w_partial),
                   tgl_data(weight_hidden),
                   tgl_data(weight_embed),
@@ -76,8 +75,8 @@ tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, const DLTens
                   n.num_partials,
                   n.num_streams,
                   n.hidden,
-                  has_rows ? tgl_stride(weight_hidden, 0) : 0,
-                  has_rows ? tgl_stride(weight_embed, 0) : 0,
+                  tgl_step_of(weight_hidden, 0),
+                  tgl_step_of(weight_embed, 0),
                   tgl_dtype_is(weight_hidden->dtype, TGL_BF16),
                   zero_centered,
                   n.hidden % 4 == 0 && (uintptr_t)tgl_data(grad_w_partial) % 16 == 0 };

@@ -211,7 +211,7 @@ static tgl_status check_factors(const DLTensor *out, const DLTensor *out_sf)
 tgl_status tgl_engram_find_address(const char *name, const DLTensor *t, const DLTensor *on, tgl_stream stream,
                                    const void **address)
 {
-    *address = t ? tgl_data(t) : NULL;
+    *address = tgl_data_or_null(t);
     if (!*address || tgl_preparing() || tgl_on_cpu(on) || !tgl_on_cpu(t)) return TGL_OK;
     tgl_cu_pointer there;
     TGL_TRY(tgl_address_on_device(on->device.device_id, stream, *address, &there));
@@ -263,9 +263,9 @@ tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *table_sf, co
                   .out_bytes = tgl_dtype_bits(out->dtype) / 8,
                   .num_sms = params->num_sms };
     lookup_args *a = &p.args;
-    *a = (lookup_args){ .indices = indices ? tgl_data(indices) : NULL,
+    *a = (lookup_args){ .indices = tgl_data_or_null(indices),
                         .out = tgl_data(out),
-                        .out_sf = out_sf ? tgl_data(out_sf) : NULL,
+                        .out_sf = tgl_data_or_null(out_sf),
                         .row_begin = params->row_begin,
                         .num_rows = table->shape[0],
                         .num_tokens = out->shape[0],
@@ -277,15 +277,13 @@ tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *table_sf, co
     TGL_TRY(tgl_engram_find_address("table", table, out, stream, &address));
     a->table = address;
     TGL_TRY(tgl_engram_find_address("table_sf", table_sf, out, stream, &a->table_sf));
-    a->table_stride = a->num_rows > 1 ? tgl_stride(table, 0) * p.table_bytes : 0;
-    a->sf_stride = has_groups && a->num_rows > 1 ? tgl_stride(table_sf, 0) : 0;
-    if (indices) {
-        a->index_token_stride = a->num_tokens > 1 ? tgl_stride(indices, 0) : 0;
-        a->index_column_stride = a->num_columns > 1 ? tgl_stride(indices, 1) : 0;
-    }
-    a->out_token_stride = a->num_tokens > 1 ? tgl_stride(out, 0) * p.out_bytes : 0;
-    a->out_column_stride = a->num_columns > 1 ? tgl_stride(out, 1) * p.out_bytes : 0;
-    a->out_sf_stride = out_sf ? tgl_stride(out_sf, 1) : 0;
+    a->table_stride = tgl_step_of(table, 0) * p.table_bytes;
+    a->sf_stride = has_groups ? tgl_step_of(table_sf, 0) : 0;
+    a->index_token_stride = tgl_step_of(indices, 0);
+    a->index_column_stride = tgl_step_of(indices, 1);
+    a->out_token_stride = tgl_step_of(out, 0) * p.out_bytes;
+    a->out_column_stride = tgl_step_of(out, 1) * p.out_bytes;
+    a->out_sf_stride = tgl_step_of(out_sf, 1);
     if (indices && tgl_on_cpu(out) && !tgl_preparing() && tgl_log_wants(TGL_LOG_CALL)) log_foreign(a);
     return tgl_run(s, &OP, tensors, &p, stream);
 }

@@ -240,26 +240,22 @@ tgl_status tgl_engram_lookup_bwd(const DLTensor *grad_out, const DLTensor *indic
                         (long long)num_positions(indices));
     problem p = { .grad_out = tgl_data(grad_out),
                   .indices = tgl_data(indices),
-                  .grad_table = grad_table ? tgl_data(grad_table) : NULL,
-                  .grad_rows = grad_rows ? tgl_data(grad_rows) : NULL,
-                  .unique_rows = unique_rows ? tgl_data(unique_rows) : NULL,
-                  .num_unique = num_unique ? tgl_data(num_unique) : NULL,
+                  .grad_table = tgl_data_or_null(grad_table),
+                  .grad_rows = tgl_data_or_null(grad_rows),
+                  .unique_rows = tgl_data_or_null(unique_rows),
+                  .num_unique = tgl_data_or_null(num_unique),
                   .row_begin = params->row_begin,
                   .num_tokens = n.num_tokens,
                   .num_columns = n.num_columns,
                   .dim = n.dim,
                   .index_bytes = tgl_dtype_bits(indices->dtype) / 8,
+                  .grad_token_stride = tgl_step_of(grad_out, 0),
+                  .grad_column_stride = tgl_step_of(grad_out, 1),
+                  .index_token_stride = tgl_step_of(indices, 0),
+                  .index_column_stride = tgl_step_of(indices, 1),
+                  .table_stride = tgl_step_of(grad_table, 0),
                   .unique_bytes = unique_rows ? tgl_dtype_bits(unique_rows->dtype) / 8 : 0 };
     TGL_TRY(find_rows(params, indices, grad_table, unique_rows, &p.num_rows));
-    if (!tgl_is_empty(grad_out)) {
-        p.grad_token_stride = n.num_tokens > 1 ? tgl_stride(grad_out, 0) : 0;
-        p.grad_column_stride = n.num_columns > 1 ? tgl_stride(grad_out, 1) : 0;
-    }
-    if (!tgl_is_empty(indices)) {
-        p.index_token_stride = n.num_tokens > 1 ? tgl_stride(indices, 0) : 0;
-        p.index_column_stride = n.num_columns > 1 ? tgl_stride(indices, 1) : 0;
-    }
-    if (grad_table && !tgl_is_empty(grad_table)) p.table_stride = p.num_rows > 1 ? tgl_stride(grad_table, 0) : 0;
     if (!tgl_on_cpu(grad_out)) {
         const int64_t count = n.num_tokens * n.num_columns;
         const bool is_i64 = p.index_bytes == 8;

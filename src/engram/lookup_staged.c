@@ -141,25 +141,22 @@ tgl_status tgl_engram_lookup_staged(const DLTensor *table, const DLTensor *table
     TGL_TRY(tgl_engram_find_address("staging", staging, out, stream, &address));
     if (tgl_preparing()) return TGL_OK;
 
-    const bool has_rows = table->shape[0] > 1;
     lookup_args a = { .table = tgl_data(table),
                       .table_sf = tgl_data(table_sf),
-                      .indices = indices ? tgl_data(indices) : NULL,
+                      .indices = tgl_data_or_null(indices),
                       .out = tgl_data(out),
                       .row_begin = params->row_begin,
                       .num_rows = table->shape[0],
-                      .table_stride = has_rows ? tgl_stride(table, 0) : 0,
-                      .sf_stride = has_rows ? tgl_stride(table_sf, 0) : 0,
+                      .table_stride = tgl_step_of(table, 0),
+                      .sf_stride = tgl_step_of(table_sf, 0),
                       .num_tokens = tokens,
                       .num_columns = columns,
                       .dim = table->shape[1],
                       .index_bytes = (int32_t)index_bytes,
+                      .index_token_stride = tgl_step_of(indices, 0),
+                      .index_column_stride = tgl_step_of(indices, 1),
                       .out_token_stride = columns * row_bytes,
                       .out_column_stride = row_bytes };
-    if (indices) {
-        a.index_token_stride = tokens > 1 ? tgl_stride(indices, 0) : 0;
-        a.index_column_stride = columns > 1 ? tgl_stride(indices, 1) : 0;
-    }
     if (tgl_on_cpu(out)) return tgl_engram_gather_packed(&a, false);
     tgl_context_guard guard;
     TGL_TRY(tgl_context_enter(out->device.device_id, stream, &guard));

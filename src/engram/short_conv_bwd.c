@@ -303,9 +303,9 @@ tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_wei
         return tgl_fail(TGL_ERR_ARGUMENT, "grad_conv_partial: shape is [0, ...], want [>= 1, ...]");
     const int64_t dilation = params->dilation ? params->dilation : 3;
     problem p = {
-        .requests = { .image_token_mask = tgl_data_of(mask),
+        .requests = { .image_token_mask = tgl_data_or_null(mask),
                       .num_tokens = n.num_tokens,
-                      .cu_seqlens = tgl_data_of(cu_seqlens),
+                      .cu_seqlens = tgl_data_or_null(cu_seqlens),
                       .cu_bytes = tgl_bytes_of(cu_seqlens),
                       .num_requests = n.num_requests,
                       .past = PAST_NONE,
@@ -317,9 +317,9 @@ tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_wei
         .bias = tgl_conv_weights(bias, false),
         .rstd = tgl_data(rstd),
         .grad_x = tgl_gate_out(grad_x),
-        .grad_norm = grad_norm_partial ? tgl_data(grad_norm_partial) : NULL,
-        .grad_conv = grad_conv_partial ? tgl_data(grad_conv_partial) : NULL,
-        .grad_bias = grad_bias_partial ? tgl_data(grad_bias_partial) : NULL,
+        .grad_norm = tgl_data_or_null(grad_norm_partial),
+        .grad_conv = tgl_data_or_null(grad_conv_partial),
+        .grad_bias = tgl_data_or_null(grad_bias_partial),
         .numbers = { .hidden = (float)n.hidden,
                      .is_zero_centered = params->zero_centered,
                      .has_activation = !params->no_activation,

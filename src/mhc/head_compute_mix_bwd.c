@@ -25,7 +25,7 @@ tgl_status tgl_mhc_head_compute_mix_bwd(const DLTensor *mixes, const DLTensor *s
                          .grad_scale = tgl_data(grad_scale),
                          .grad_base = tgl_data(grad_base),
                          .num_tokens = n.num_tokens,
-                         .row_stride = n.num_tokens > 1 ? tgl_stride(mixes, 0) : 0,
+                         .row_stride = tgl_step_of(mixes, 0),
                          .num_streams = (int32_t)n.num_streams,
                          .num_groups = 1 };
     TGL_TRY(tgl_gates_take_workspace(&a, mixes, workspace, workspace_bytes));

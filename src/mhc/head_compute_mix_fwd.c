@@ -15,10 +15,8 @@ tgl_status tgl_mhc_head_compute_mix_fwd(const DLTensor *mixes, const DLTensor *s
     const DLTensor *tensors[] = { mixes, scale, base, pre_mix };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_head_compute_mix_fwd_signature, tensors, params, &n.num_tokens));
-    gates_fwd_args a = { tgl_data(mixes),        tgl_data(scale),
-                         tgl_data(base),         { tgl_data(pre_mix) },
-                         n.num_tokens,           n.num_tokens > 1 ? tgl_stride(mixes, 0) : 0,
-                         (int32_t)n.num_streams, 1,
+    gates_fwd_args a = { tgl_data(mixes),      tgl_data(scale),       tgl_data(base),         { tgl_data(pre_mix) },
+                         n.num_tokens,         tgl_step_of(mixes, 0), (int32_t)n.num_streams, 1,
                          tgl_mhc_gates(params) };
     return tgl_run(&tgl_mhc_head_compute_mix_fwd_signature, &TGL_GATES_FWD, tensors, &a, stream);
 }

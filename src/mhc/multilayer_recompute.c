@@ -94,9 +94,6 @@ static void tensors_of(const DLTensor *residual, const tgl_mhc_layer *l, const D
     for (int i = 0; i < 7; i++) to[i] = tensors[i];
 }
 
-/* NULL if it is not given. */
-static void *data_of(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
-
 tgl_status tgl_mhc_multilayer_recompute(const DLTensor *residual, const tgl_mhc_layer *layers, int64_t num_layers,
                                         tgl_stream stream)
 {
@@ -121,8 +118,9 @@ tgl_status tgl_mhc_multilayer_recompute(const DLTensor *residual, const tgl_mhc_
         tensors_of(before, &layers[first], tensors);
         for (int32_t i = 0; i < p.num_layers; i++) {
             const tgl_mhc_layer *l = &layers[first + i];
-            p.layers[i] = (recompute_layer){ tgl_data(l->pre_mix), data_of(l->post_mix),     data_of(l->comb_mix),
-                                             data_of(l->x),        tgl_data(l->layer_input), data_of(l->new_residual) };
+            p.layers[i] = (recompute_layer){ tgl_data(l->pre_mix),          tgl_data_or_null(l->post_mix),
+                                             tgl_data_or_null(l->comb_mix), tgl_data_or_null(l->x),
+                                             tgl_data(l->layer_input),      tgl_data_or_null(l->new_residual) };
             p.num_posts += l->x != NULL;
             mixes |= (uintptr_t)p.layers[i].pre_mix | (uintptr_t)p.layers[i].post_mix | (uintptr_t)p.layers[i].comb_mix;
             before = l->new_residual;

@@ -19,12 +19,10 @@ tgl_status tgl_mhc_pre_split_mixes_fwd(const DLTensor *mixes, const DLTensor *sc
     const DLTensor *tensors[] = { mixes, scale, base, pre_mix, post_mix, comb };
     sizes n;
     TGL_TRY(tgl_take(&tgl_mhc_pre_split_mixes_fwd_signature, tensors, params, &n.num_tokens));
-    gates_fwd_args a = {
-        tgl_data(mixes),        tgl_data(scale),
-        tgl_data(base),         { tgl_data(pre_mix), tgl_data(post_mix), comb ? tgl_data(comb) : NULL },
-        n.num_tokens,           n.num_tokens > 1 ? tgl_stride(mixes, 0) : 0,
-        (int32_t)n.num_streams, comb ? 3 : 2,
-        tgl_mhc_gates(params)
-    };
+    gates_fwd_args a = { tgl_data(mixes),        tgl_data(scale),
+                         tgl_data(base),         { tgl_data(pre_mix), tgl_data(post_mix), tgl_data_or_null(comb) },
+                         n.num_tokens,           tgl_step_of(mixes, 0),
+                         (int32_t)n.num_streams, comb ? 3 : 2,
+                         tgl_mhc_gates(params) };
     return tgl_run(&tgl_mhc_pre_split_mixes_fwd_signature, &TGL_GATES_FWD, tensors, &a, stream);
 }

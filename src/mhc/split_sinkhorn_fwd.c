@@ -78,7 +78,7 @@ tgl_status tgl_mhc_split_sinkhorn_fwd(const DLTensor *mixes, const DLTensor *sca
                              .base = tgl_data(base),
                              .out = { tgl_data(pre_mix), tgl_data(post_mix), tgl_data(comb_mix) },
                              .num_tokens = n.num_tokens,
-                             .row_stride = n.num_tokens > 1 ? tgl_stride(mixes, 0) : 0,
+                             .row_stride = tgl_step_of(mixes, 0),
                              .num_streams = (int32_t)n.num_streams,
                              .num_groups = 3,
                              .numbers = tgl_mhc_gates(params) },

@@ -304,7 +304,6 @@ static expand_args args_of(const DLTensor *x, const DLTensor *token_topk_to_pos,
                            const DLTensor *out)
 {
     const int64_t element_bytes = tgl_dtype_bits(x->dtype) / 8;
-    const bool has_rows = x->shape[0] > 1 && x->shape[1] > 0; /* else the stride is arbitrary */
     return (expand_args){
         .x = tgl_data(x),
         .out = tgl_data(out),
@@ -314,7 +313,7 @@ static expand_args args_of(const DLTensor *x, const DLTensor *token_topk_to_pos,
         .num_topk = token_topk_to_pos->shape[1],
         .num_positions = pos_to_expert->shape[0],
         .row_bytes = tgl_saturating_product(x->shape[1], element_bytes), /* out may be empty */
-        .x_stride = has_rows ? tgl_stride(x, 0) * element_bytes : 0,
+        .x_stride = tgl_step_of(x, 0) * element_bytes,
     };
 }
 

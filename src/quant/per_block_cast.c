@@ -190,7 +190,7 @@ static problem problem_of(const DLTensor *x, const DLTensor *sf, const DLTensor 
                       .rule = tgl_scale_rule_of(params->format, params->round_sf),
                       .sf = tgl_sf_of(sf),
                       .has_out = out,
-                      .out = out ? tgl_data(out) : NULL };
+                      .out = tgl_data_or_null(out) };
 }
 
 tgl_status tgl_quant_per_block_cast(const DLTensor *x, DLTensor *out, DLTensor *out_sf, const tgl_quant_params *params,

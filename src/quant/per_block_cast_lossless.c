@@ -150,7 +150,7 @@ tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *
     problem p = { .num_rows = n.num_rows,
                   .num_cols = n.num_cols,
                   .x = tgl_data(x),
-                  .x_stride = n.num_rows > 1 ? tgl_stride(x, 0) : 0,
+                  .x_stride = tgl_step_of(x, 0),
                   .x_sf = tgl_sf_of(x_sf),
                   .sf = tgl_sf_of(out_sf),
                   .x_blocks = x_blocks,
@@ -159,6 +159,6 @@ tgl_status tgl_quant_per_block_cast_lossless(const DLTensor *x, const DLTensor *
                   .x_cols = b.num_cols > 1 ? b.cols / x_blocks.cols : x_blocks.num_cols,
                   .out = tgl_data(out),
                   .has_inexact = inexact,
-                  .inexact = inexact ? tgl_data(inexact) : NULL };
+                  .inexact = tgl_data_or_null(inexact) };
     return tgl_run(&tgl_quant_per_block_cast_lossless_signature, &OP, tensors, &p, stream);
 }

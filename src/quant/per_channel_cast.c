@@ -107,7 +107,7 @@ tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, c
                   .num_cols = n.num_cols,
                   .has_codes = x_sf,
                   .has_map = pos_to_token,
-                  .pos_to_token = pos_to_token ? tgl_data(pos_to_token) : NULL,
+                  .pos_to_token = tgl_data_or_null(pos_to_token),
                   .blocks = tgl_blocks_of(num_rows, n.num_cols, params->num_per_tokens, 1),
                   .rule = tgl_scale_rule_of(TGL_FORMAT_E4M3, params->round_sf),
                   .sf = { tgl_data(out_sf), n.num_cols, TGL_SF_ROWS },

@@ -296,7 +296,7 @@ static problem problem_of(const DLTensor *x, const DLTensor *x_sf, const DLTenso
                   .rule = tgl_scale_rule_of(params->format, params->round_sf),
                   .sf = tgl_sf_of(sf),
                   .has_out = out,
-                  .out = out ? tgl_data(out) : NULL };
+                  .out = tgl_data_or_null(out) };
     if (!x_sf) {
         p.values = tgl_values_of(x);
     } else {

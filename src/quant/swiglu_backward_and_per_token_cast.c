@@ -252,7 +252,7 @@ tgl_status tgl_quant_swiglu_backward_and_per_token_cast(
                   .gate = half_of(x, x_sf, &blocks, 0, 0),
                   .up = half_of(x, x_sf, &blocks, n.num_cols, blocks.num_cols),
                   .grad_out = tgl_data(grad_out),
-                  .grad_stride = n.num_rows > 1 && n.num_cols > 0 ? tgl_stride(grad_out, 0) : 0,
+                  .grad_stride = tgl_step_of(grad_out, 0),
                   .weight = tgl_data(weight),
                   .pos_to_token_topk = tgl_data(pos_to_token_topk),
                   .token_topk_to_pos = tgl_data(token_topk_to_pos),

@@ -23,8 +23,8 @@ tgl_status tgl_columns_of(const DLTensor *multipliers, const DLTensor *vocab_siz
     c->num_layers = (int32_t)vocab_sizes->shape[0];
     c->num_heads = (int32_t)vocab_sizes->shape[2];
     c->num_columns = (int32_t)offsets->shape[1];
-    c->layer_stride = c->num_layers > 1 ? tgl_stride(out, 0) : 0;
-    c->token_stride = c->num_tokens > 1 ? tgl_stride(out, 1) : 0;
+    c->layer_stride = tgl_step_of(out, 0);
+    c->token_stride = tgl_step_of(out, 1);
     return TGL_OK;
 }
 

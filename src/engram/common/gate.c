@@ -22,7 +22,7 @@ gate_out tgl_gate_out(const DLTensor *t)
 gate_weights tgl_gate_weights(const DLTensor *hidden, const DLTensor *embed, const tgl_engram_gate_params *params)
 {
     return (gate_weights){ .hidden = tgl_data(hidden),
-                           .embed = embed ? tgl_data(embed) : NULL,
+                           .embed = tgl_data_or_null(embed),
                            .hidden_stride = tgl_step_of(hidden, 0),
                            .embed_stride = tgl_step_of(embed, 0),
                            .kind = !embed                                  ? GATE_FUSED

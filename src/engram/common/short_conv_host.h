@@ -16,8 +16,7 @@
 static inline conv_weights tgl_conv_weights(const DLTensor *t, bool has_rows)
 {
     if (!t) return (conv_weights){ 0 };
-    const bool is_strided = has_rows && !tgl_is_empty(t) && t->shape[0] > 1;
-    return (conv_weights){ tgl_data(t), is_strided ? tgl_stride(t, 0) : 0, tgl_dtype_is(t->dtype, TGL_BF16) };
+    return (conv_weights){ tgl_data(t), has_rows ? tgl_step_of(t, 0) : 0, tgl_dtype_is(t->dtype, TGL_BF16) };
 }
 
 /* Are all rows aligned to vectors? */
@@ -31,13 +30,13 @@ static inline tgl_windows tgl_conv_requests(const DLTensor *mask, const tgl_engr
                                             int64_t num_requests, int64_t num_slots, int64_t ring_size, bool keeps_ring,
                                             int64_t reach)
 {
-    return (tgl_windows){ .image_token_mask = tgl_data_of(mask),
+    return (tgl_windows){ .image_token_mask = tgl_data_or_null(mask),
                           .num_tokens = num_tokens,
-                          .cu_seqlens = tgl_data_of(b->cu_seqlens),
+                          .cu_seqlens = tgl_data_or_null(b->cu_seqlens),
                           .cu_bytes = tgl_bytes_of(b->cu_seqlens),
-                          .start_pos = tgl_data_of(b->start_pos),
+                          .start_pos = tgl_data_or_null(b->start_pos),
                           .start_bytes = tgl_bytes_of(b->start_pos),
-                          .slots = tgl_data_of(b->slots),
+                          .slots = tgl_data_or_null(b->slots),
                           .slot_bytes = tgl_bytes_of(b->slots),
                           .num_requests = num_requests,
                           .num_slots = num_slots,

@@ -13,7 +13,6 @@ static inline tgl_status tgl_check_requests(const DLTensor *cu_seqlens, int64_t 
     return tgl_fail(TGL_ERR_ARGUMENT, "cu_seqlens: is NULL, want a tensor with %lld requests", (long long)num_requests);
 }
 
-static inline const void *tgl_data_of(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
 static inline int32_t tgl_bytes_of(const DLTensor *t) { return t ? tgl_dtype_bits(t->dtype) / 8 : 0; }
 
 #endif

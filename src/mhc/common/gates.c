@@ -179,11 +179,11 @@ tgl_status tgl_gates_take_grads(gates_bwd_args *a, const DLTensor *const *tensor
                            .grad_scale = tgl_data(tensors[GRAD_SCALE]),
                            .grad_base = tgl_data(tensors[GRAD_BASE]),
                            .num_tokens = num_tokens,
-                           .row_stride = num_tokens > 1 ? tgl_stride(tensors[MIXES], 0) : 0,
+                           .row_stride = tgl_step_of(tensors[MIXES], 0),
                            .num_streams = n,
                            .num_groups = num_groups,
                            .numbers = tgl_mhc_gates(params) };
-    for (int i = 0; i < 3; i++) a->grad_out[i] = tensors[GRAD_PRE + i] ? tgl_data(tensors[GRAD_PRE + i]) : NULL;
+    for (int i = 0; i < 3; i++) a->grad_out[i] = tgl_data_or_null(tensors[GRAD_PRE + i]);
     return TGL_OK;
 }
 

@@ -10,9 +10,6 @@
 
 extern const tgl_params TGL_MHC_PARAMS;
 
-/* The data of a tensor that may be missing. */
-static inline void *tgl_data_or_null(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
-
 /* Fields of tgl_mhc_params in a signature, and their values with defaults. */
 #define MHC_SINKHORN                                                          \
     "has_sinkhorn_eps: bool, sinkhorn_eps: float >= 0 with has_sinkhorn_eps," \

@@ -10,17 +10,13 @@
 #define ROWS_STREAMS "bf16" ROWS_STREAMS_SHAPE
 #define ROWS_STREAMS_SHAPE "[num_tokens, num_streams, hidden]"
 
-static inline int64_t tgl_rows_stride(const DLTensor *t, int dim)
-{
-    return tgl_is_empty(t) || t->shape[dim] == 1 ? 0 : tgl_stride(t, dim);
-}
 static inline rows_in tgl_rows_in(const DLTensor *t)
 {
-    return (rows_in){ tgl_data(t), tgl_rows_stride(t, 0), t->ndim > 2 ? tgl_rows_stride(t, 1) : 0 };
+    return (rows_in){ tgl_data(t), tgl_step_of(t, 0), t->ndim > 2 ? tgl_step_of(t, 1) : 0 };
 }
 static inline rows_out tgl_rows_out(const DLTensor *t)
 {
-    return (rows_out){ tgl_data(t), tgl_rows_stride(t, 0), t->ndim > 2 ? tgl_rows_stride(t, 1) : 0 };
+    return (rows_out){ tgl_data(t), tgl_step_of(t, 0), t->ndim > 2 ? tgl_step_of(t, 1) : 0 };
 }
 
 /* Of elements of 2 or 4 bytes: strides count 2 bytes. */

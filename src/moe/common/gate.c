@@ -30,12 +30,6 @@ static const tgl_field FIELDS[] = {
 };
 const tgl_params TGL_GATE_PARAMS = TGL_PARAMS(tgl_moe_gate_params, FIELDS);
 
-static void *data_of(const DLTensor *optional) { return optional ? tgl_data(optional) : NULL; }
-static int64_t row_stride_of(const DLTensor *optional) /* an empty tensor's may be anything */
-{
-    return optional && !tgl_is_empty(optional) ? tgl_stride(optional, 0) : 0;
-}
-
 tgl_status tgl_gate_of(const DLTensor *const *tensors, const tgl_moe_gate_params *params, tgl_gate *out)
 {
     const DLTensor *logits = tensors[TGL_GATE_LOGITS], *map = tensors[TGL_GATE_TO_PHYSICAL_MAP];
@@ -50,17 +44,17 @@ tgl_status tgl_gate_of(const DLTensor *const *tensors, const tgl_moe_gate_params
     const int64_t num_groups = has_groups ? params->num_groups : 1;
     *out = (tgl_gate){
         .logits = tgl_data(logits),
-        .bias = data_of(tensors[TGL_GATE_BIAS]),
-        .mask = data_of(tensors[TGL_GATE_MASK]),
-        .fix_routing_mask = data_of(tensors[TGL_GATE_FIX_ROUTING_MASK]),
-        .to_physical_map = data_of(map),
-        .logical_count = data_of(tensors[TGL_GATE_LOGICAL_COUNT]),
-        .unmapped_topk_idx = data_of(unmapped),
+        .bias = tgl_data_or_null(tensors[TGL_GATE_BIAS]),
+        .mask = tgl_data_or_null(tensors[TGL_GATE_MASK]),
+        .fix_routing_mask = tgl_data_or_null(tensors[TGL_GATE_FIX_ROUTING_MASK]),
+        .to_physical_map = tgl_data_or_null(map),
+        .logical_count = tgl_data_or_null(tensors[TGL_GATE_LOGICAL_COUNT]),
+        .unmapped_topk_idx = tgl_data_or_null(unmapped),
         .topk_idx = tgl_data(topk_idx),
         .topk_weights = tgl_data(tensors[TGL_GATE_TOPK_WEIGHTS]),
         .num_tokens = logits->shape[0],
-        .logits_stride = row_stride_of(logits),
-        .unmapped_stride = row_stride_of(unmapped),
+        .logits_stride = tgl_step_of(logits, 0),
+        .unmapped_stride = tgl_step_of(unmapped, 0),
         .ep_rank = params->ep_rank,
         .scoring = (int32_t)params->scoring,
         .index_bytes = tgl_dtype_bits(topk_idx->dtype) / 8,

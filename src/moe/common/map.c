@@ -39,8 +39,6 @@ tgl_status tgl_map_check_total(int64_t num_pairs, int64_t num_experts, int64_t a
     return total <= INT32_MAX ? TGL_OK : tgl_fail(TGL_ERR_ARGUMENT, TGL_MAP_TOO_LARGE(total));
 }
 
-static int32_t *data_of(const DLTensor *t) { return t ? tgl_data(t) : NULL; }
-
 tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, int64_t alignment, tgl_stream stream,
                       tgl_map *out)
 {
@@ -48,19 +46,20 @@ tgl_status tgl_map_of(const DLTensor *topk_idx, const tgl_moe_mapping *mapping, 
     const int64_t num_topk = num_pairs > 0 ? topk_idx->shape[1] : 1;
     if (num_experts == 0) alignment = 1; /* without segments it may be anything */
     const int64_t unit = MAP_UNIT(alignment);
-    const uintptr_t positions = (uintptr_t)data_of(mapping->pos_to_expert) | (uintptr_t)data_of(mapping->pos_to_token) |
-                                (uintptr_t)data_of(mapping->pos_to_token_topk);
+    const uintptr_t positions = (uintptr_t)tgl_data_or_null(mapping->pos_to_expert) |
+                                (uintptr_t)tgl_data_or_null(mapping->pos_to_token) |
+                                (uintptr_t)tgl_data_or_null(mapping->pos_to_token_topk);
     *out = (tgl_map){
-        data_of(mapping->pos_to_expert),
-        data_of(mapping->pos_to_token),
-        data_of(mapping->pos_to_token_topk),
-        data_of(mapping->token_topk_to_pos),
-        data_of(mapping->expert_start),
-        data_of(mapping->expert_end),
-        data_of(mapping->num_tokens_per_expert),
-        data_of(mapping->count),
-        data_of(mapping->psum_end),
-        data_of(mapping->num_tokens_per_expert_host),
+        tgl_data_or_null(mapping->pos_to_expert),
+        tgl_data_or_null(mapping->pos_to_token),
+        tgl_data_or_null(mapping->pos_to_token_topk),
+        tgl_data_or_null(mapping->token_topk_to_pos),
+        tgl_data_or_null(mapping->expert_start),
+        tgl_data_or_null(mapping->expert_end),
+        tgl_data_or_null(mapping->num_tokens_per_expert),
+        tgl_data_or_null(mapping->count),
+        tgl_data_or_null(mapping->psum_end),
+        tgl_data_or_null(mapping->num_tokens_per_expert_host),
         mapping->pos_to_expert->shape[0],
         (int32_t)num_pairs,
         (int32_t)num_topk,

@@ -50,14 +50,12 @@ static void put_code(int format, uint8_t *row, int64_t col, float value)
 tgl_values tgl_values_of(const DLTensor *t)
 {
     const bool is_bf16 = tgl_dtype_is(t->dtype, TGL_BF16);
-    const int64_t stride = t->shape[0] > 1 && !tgl_is_empty(t) ? tgl_stride(t, 0) : 0;
-    return (tgl_values){ tgl_data(t), stride * (is_bf16 ? 2 : 4), is_bf16 };
+    return (tgl_values){ tgl_data(t), tgl_step_of(t, 0) * (is_bf16 ? 2 : 4), is_bf16 };
 }
 
 tgl_codes tgl_codes_of(const DLTensor *t, int format, tgl_sf sf, tgl_blocks blocks)
 {
-    const int64_t stride = t->shape[0] > 1 && !tgl_is_empty(t) ? tgl_stride(t, 0) : 0;
-    return (tgl_codes){ tgl_data(t), stride, format, sf, blocks.rows, blocks.cols, 0 };
+    return (tgl_codes){ tgl_data(t), tgl_step_of(t, 0), format, sf, blocks.rows, blocks.cols, 0 };
 }
 
 static float value_of_values(const void *values, int64_t row, int64_t col) { return tgl_value_of(values, row, col); }
