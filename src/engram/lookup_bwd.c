@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 
+#include "core/index.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
@@ -70,9 +71,7 @@ static void sum_rows_f32(const void *context, int64_t begin, int64_t end) { sum_
 
 static void put_unique(const problem *p, int64_t u, int64_t row)
 {
-    if (!p->unique_rows) return;
-    if (p->unique_bytes == 4) ((int32_t *)p->unique_rows)[u] = (int32_t)row;
-    else ((int64_t *)p->unique_rows)[u] = row;
+    if (p->unique_rows) tgl_index_put(p->unique_rows, u, p->unique_bytes, row);
 }
 
 static tgl_status run_on_cpu(const problem *p, bool is_bf16)

@@ -2,6 +2,7 @@
  * ngram_windows.c - tgl_engram_ngram_windows: every token with those before it. */
 #include "engram/ngram_windows.h"
 
+#include "core/index.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
@@ -27,11 +28,7 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
             tgl_window_of(w, &r, t, n, window);
         } else
             for (int i = 0; i < n; i++) window[i] = w->pad_id;
-        for (int i = 0; i < n; i++) {
-            const int64_t to = t * p->out_stride + i;
-            if (p->out_bytes == 4) ((int32_t *)p->out)[to] = (int32_t)window[i];
-            else ((int64_t *)p->out)[to] = window[i];
-        }
+        for (int i = 0; i < n; i++) tgl_index_put(p->out, t * p->out_stride + i, p->out_bytes, window[i]);
     }
 }
 

@@ -5,11 +5,11 @@
 #include <string.h>
 
 #include "core/cpu.h"
+#include "core/index.h"
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
-#include "moe/common/index.h"
 #include "moe/common/map_host.h"
 
 _Static_assert(MAP_SMALL_PAIRS <= MAP_MAX_PAIRS, "map_write() takes all pairs");

@@ -4,11 +4,11 @@
 #include "moe/inplace_unique_group_indices.h"
 
 #include "core/cpu.h"
+#include "core/index.h"
 #include "core/log.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
-#include "moe/common/index.h"
 #include "tegula/moe.h"
 
 typedef unique_args problem;

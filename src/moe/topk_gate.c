@@ -2,11 +2,11 @@
  * topk_gate.c - tgl_moe_topk_gate: the num_topk best experts of every token. */
 #include "moe/topk_gate.h"
 
+#include "core/index.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "moe/common/best.h"
-#include "moe/common/index.h"
 #include "moe/common/shape.h"
 #include "tegula/moe.h"
 

@@ -2,11 +2,11 @@
  * topk_sum_and_topk_group_idx.c - tgl_moe_topk_sum_and_topk_group_idx: the best groups of every token. */
 #include "moe/topk_sum_and_topk_group_idx.h"
 
+#include "core/index.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "moe/common/best.h"
-#include "moe/common/index.h"
 #include "moe/common/shape.h"
 #include "tegula/moe.h"
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "engram/common/columns_host.h"
 
+#include "core/index.h"
 #include "core/math.h"
 
 tgl_status tgl_columns_of(const DLTensor *multipliers, const DLTensor *vocab_sizes, const DLTensor *offsets,
@@ -30,12 +31,6 @@ tgl_status tgl_columns_of(const DLTensor *multipliers, const DLTensor *vocab_siz
 
 /* ---- CPU ---- */
 
-static void put(const tgl_columns *c, int64_t at, int64_t row)
-{
-    if (c->out_bytes == 4) ((int32_t *)c->out)[at] = (int32_t)row;
-    else ((int64_t *)c->out)[at] = row;
-}
-
 /* The sum wraps. */
 static int64_t row_of(const tgl_columns *c, int64_t column, int64_t hash)
 {
@@ -54,7 +49,8 @@ void tgl_columns_put(const tgl_columns *c, int64_t token, const int64_t *window)
         for (int64_t i = 1, column = 0; i < c->max_ngram; i++) {
             if (window) hash ^= (uint64_t)window[i] * (uint64_t)multipliers[i];
             for (int64_t j = 0; j < c->num_heads; j++, column++)
-                put(c, out + column, window ? row_of(c, first + column, (int64_t)hash) : -1);
+                tgl_index_put(c->out, out + column, c->out_bytes,
+                              window ? row_of(c, first + column, (int64_t)hash) : -1);
         }
     }
 }

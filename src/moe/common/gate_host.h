@@ -5,9 +5,9 @@
 #define TEGULA_MOE_GATE_HOST_H
 
 #include "core/cpu.h"
+#include "core/index.h"
 #include "cuda/op.h"
 #include "moe/common/gate.h"
-#include "moe/common/index.h"
 #include "tegula/moe.h"
 
 /* ---- what gates take ---- */

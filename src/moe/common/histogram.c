@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "core/cpu.h"
+#include "core/index.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "moe/common/histogram_kernel.h"
-#include "moe/common/index.h"
 
 typedef struct {
     histogram_args args;

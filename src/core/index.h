@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * index.h - indices of experts and groups on the CPU, of 4 or 8 bytes: a constant in loops compiled for
- * both. */
-#ifndef TEGULA_MOE_INDEX_H
-#define TEGULA_MOE_INDEX_H
+ * index.h - indices and ids on the CPU, of 4 or 8 bytes: a constant in loops compiled for both. */
+#ifndef TEGULA_INDEX_H
+#define TEGULA_INDEX_H
 
 #include <stdint.h>
 
