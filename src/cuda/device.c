@@ -218,7 +218,8 @@ tgl_status tgl_get_max_smem_per_sm(int device, int64_t *bytes)
     return TGL_OK;
 }
 
-tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host, tgl_cu_pointer *address)
+tgl_status tgl_address_on_device(const char *name, int device, tgl_stream stream, const void *host,
+                                 tgl_cu_pointer *address)
 {
     const tgl_driver_table *cu;
     tgl_context_guard guard;
@@ -233,5 +234,9 @@ tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host
     tgl_context_leave(&guard);
     if (result == TGL_CU_INVALID_VALUE) result = 0; /* memory that the driver does not know */
     if (!result && !*address && devices[device].facts.uses_host_page_tables) *address = from;
-    return tgl_driver_check(result, "cuPointerGetAttribute");
+    TGL_TRY(tgl_driver_check(result, "cuPointerGetAttribute"));
+    if (*address) return TGL_OK;
+    return tgl_fail(TGL_ERR_ARGUMENT,
+                    "%s: memory is not page-locked, want page-locked (cuMemHostAlloc, cudaHostRegister, pin_memory)",
+                    name);
 }

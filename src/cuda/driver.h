@@ -247,8 +247,9 @@ enum { TGL_CU_CAPTURE_UNCHANGED = -1 };
 int tgl_capture_relax(const tgl_driver_table *cu);
 void tgl_capture_restore(const tgl_driver_table *cu, int mode);
 
-/* The device address of page-locked host memory, or of any host memory if the device uses the host's page tables;
- * otherwise 0. */
-tgl_status tgl_address_on_device(int device, tgl_stream stream, const void *host, tgl_cu_pointer *address);
+/* The device address of page-locked host memory, or of any host memory if the device uses the host's page tables.
+ * TGL_ERR_ARGUMENT for other memory; `name` is the argument that has it. */
+tgl_status tgl_address_on_device(const char *name, int device, tgl_stream stream, const void *host,
+                                 tgl_cu_pointer *address);
 
 #endif

@@ -214,13 +214,9 @@ tgl_status tgl_engram_find_address(const char *name, const DLTensor *t, const DL
     *address = tgl_data_or_null(t);
     if (!*address || tgl_preparing() || tgl_on_cpu(on) || !tgl_on_cpu(t)) return TGL_OK;
     tgl_cu_pointer there;
-    TGL_TRY(tgl_address_on_device(on->device.device_id, stream, *address, &there));
+    TGL_TRY(tgl_address_on_device(name, on->device.device_id, stream, *address, &there));
     *address = (const void *)(uintptr_t)there;
-    if (there) return TGL_OK;
-    return tgl_fail(TGL_ERR_ARGUMENT,
-                    "%s: memory is not page-locked, want page-locked (cuMemHostAlloc, "
-                    "cudaHostRegister, pin_memory)",
-                    name);
+    return TGL_OK;
 }
 
 static void log_foreign(const lookup_args *a)
