@@ -29,16 +29,14 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     }
 }
 
+static void write_ring(const void *context, const tgl_request *r, int64_t q)
+{
+    tgl_write_last(&((const problem *)context)->windows, r, q, 0, 1);
+}
+
 static void write_rings(const void *context, int64_t begin, int64_t end)
 {
-    const tgl_windows *w = &((const problem *)context)->windows;
-    tgl_span span = tgl_next_span(w, tgl_first_span(w));
-    for (; tgl_is_request(w, &span) && span.place.number < end; span = tgl_next_span(w, span)) {
-        const int64_t q = span.end - span.place.begin;
-        if (span.place.number < begin || q == 0) continue;
-        const tgl_request r = tgl_request_at(w, span.place);
-        if (r.slot >= 0) tgl_write_last(w, &r, q, 0, 1);
-    }
+    tgl_write_rings(&((const problem *)context)->windows, begin, end, write_ring, context);
 }
 
 /* The ring behind all rows: their windows read it. */
@@ -66,19 +64,6 @@ tgl_signature tgl_engram_rows_signature =
                   " where " COLUMN_RULES
                   ", num_requests < 2^31, ring_size < 2^31, ring needs start_pos, slots needs ring",
                   &PARAMS, TGL_SIZES_OF(sizes));
-
-static tgl_status check(const DLTensor *history, const DLTensor *ring, const DLTensor *rows,
-                        const tgl_engram_batch *batch, const sizes *n)
-{
-    if (batch) TGL_TRY(tgl_expect_reserved(batch->reserved));
-    const bool has_requests = history || (batch && (batch->start_pos || batch->slots));
-    TGL_TRY(tgl_check_requests(batch ? batch->cu_seqlens : NULL, n->num_requests, has_requests));
-    if (history && ring) return tgl_fail(TGL_ERR_ARGUMENT, "history: is given, want NULL with ring");
-    if (ring && n->ring_size < n->max_ngram - 1)
-        return tgl_fail(TGL_ERR_ARGUMENT, "ring: shape is [%lld, %lld], want [%lld, >= %lld]", (long long)n->num_slots,
-                        (long long)n->ring_size, (long long)n->num_slots, (long long)n->max_ngram - 1);
-    return tgl_expect_rows_apart("rows", rows);
-}
 
 /* ---- launch ---- */
 
@@ -120,42 +105,28 @@ tgl_status tgl_engram_rows(const DLTensor *input_ids, const DLTensor *image_toke
                                   ngram->multipliers, ngram->vocab_sizes, ngram->offsets, rows };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_rows_signature, tensors, ngram, &n.num_tokens));
-    TGL_TRY(check(history, ring, rows, batch, &n));
-    const bool has_ring = ring && n.ring_size > 0; /* which may have no row: no slot is one */
-    problem p = { .windows = { .input_ids = tgl_data(input_ids),
-                               .id_stride = tgl_stride(input_ids, 0),
-                               .id_bytes = tgl_bytes_of(input_ids),
-                               .num_tokens = n.num_tokens,
-                               .image_token_mask = tgl_data_or_null(image_token_mask),
-                               .cu_seqlens = tgl_data_or_null(b->cu_seqlens),
-                               .cu_bytes = tgl_bytes_of(b->cu_seqlens),
-                               .start_pos = tgl_data_or_null(b->start_pos),
-                               .start_bytes = tgl_bytes_of(b->start_pos),
-                               .slots = tgl_data_or_null(b->slots),
-                               .slot_bytes = tgl_bytes_of(b->slots),
-                               .num_requests = n.num_requests,
-                               .num_slots = n.num_slots,
-                               .has_null_slot = b->has_null_slot,
-                               .null_slot = b->null_slot,
-                               .past = history    ? PAST_HISTORY
-                                       : has_ring ? PAST_RING
-                                                  : PAST_NONE,
-                               .past_bytes = has_ring ? tgl_bytes_of(ring) : tgl_bytes_of(history),
-                               .history = tgl_data_or_null(history),
-                               .history_stride = tgl_step_of(history, 0),
-                               .ring = tgl_data_or_null(ring),
-                               .ring_stride = tgl_step_of(ring, 0),
-                               .ring_size = (int32_t)n.ring_size,
-                               .ring_reciprocal = has_ring ? UINT64_MAX / (uint64_t)n.ring_size : 0,
-                               .writes_ring = has_ring && !ngram->keep_ring,
-                               .token_map = tgl_data_or_null(ngram->token_map),
-                               .vocabulary = n.vocabulary,
-                               .max_ngram = (int32_t)n.max_ngram,
-                               .pad_id = ngram->pad_id,
-                               .has_stop_id = ngram->has_stop_id,
-                               .stop_id = ngram->stop_id,
-                               .is_newest_first = ngram->history_newest_first,
-                               .hash_dead = ngram->hash_masked } };
+    if (history && ring) return tgl_fail(TGL_ERR_ARGUMENT, "history: is given, want NULL with ring");
+    TGL_TRY(tgl_check_batch(batch, ring, n.num_requests, history != NULL, n.max_ngram - 1));
+    TGL_TRY(tgl_expect_rows_apart("rows", rows));
+    problem p = { .windows = tgl_batch_windows(b, image_token_mask, ring, ngram->keep_ring, n.num_tokens,
+                                               n.num_requests, n.max_ngram - 1) };
+    tgl_windows *w = &p.windows;
+    w->input_ids = tgl_data(input_ids);
+    w->id_stride = tgl_stride(input_ids, 0);
+    w->id_bytes = tgl_bytes_of(input_ids);
+    if (history) w->past = PAST_HISTORY;
+    w->past_bytes = tgl_bytes_of(w->past == PAST_RING ? ring : history);
+    w->history = tgl_data_or_null(history);
+    w->history_stride = tgl_step_of(history, 0);
+    w->ring = tgl_data_or_null(ring);
+    w->ring_stride = tgl_step_of(ring, 0);
+    w->token_map = tgl_data_or_null(ngram->token_map);
+    w->vocabulary = n.vocabulary;
+    w->pad_id = ngram->pad_id;
+    w->has_stop_id = ngram->has_stop_id;
+    w->stop_id = ngram->stop_id;
+    w->is_newest_first = ngram->history_newest_first;
+    w->hash_dead = ngram->hash_masked;
     TGL_TRY(tgl_columns_of(ngram->multipliers, ngram->vocab_sizes, ngram->offsets, rows, &p.columns));
     return tgl_run(&tgl_engram_rows_signature, &OP, tensors, &p, stream);
 }

@@ -99,8 +99,9 @@ static void run_tokens(const void *context, int64_t begin, int64_t end)
     }
 }
 
-static void write_ring(const problem *p, const tgl_request *r, int64_t q)
+static void write_ring(const void *context, const tgl_request *r, int64_t q)
 {
+    const problem *p = context;
     const tgl_windows *w = &p->requests;
     for (int64_t i = q < w->ring_size ? 0 : q - w->ring_size; i < q; i++)
         for (int64_t h = 0; h < p->num_streams; h++) {
@@ -112,15 +113,7 @@ static void write_ring(const problem *p, const tgl_request *r, int64_t q)
 
 static void write_rings(const void *context, int64_t begin, int64_t end)
 {
-    const problem *p = context;
-    const tgl_windows *w = &p->requests;
-    tgl_span span = tgl_next_span(w, tgl_first_span(w));
-    for (; tgl_is_request(w, &span) && span.place.number < end; span = tgl_next_span(w, span)) {
-        const int64_t q = span.end - span.place.begin;
-        if (span.place.number < begin || q == 0) continue;
-        const tgl_request r = tgl_request_at(w, span.place);
-        if (r.slot >= 0) write_ring(p, &r, q);
-    }
+    tgl_write_rings(&((const problem *)context)->requests, begin, end, write_ring, context);
 }
 
 /* The ring behind all results: they read it. */
@@ -151,18 +144,6 @@ tgl_signature tgl_engram_short_conv_fwd_signature =
                   " where hidden in 1..2147483647, num_streams < 2^31, " CONV_RULES ","
                   " ring_size < 2^31, ring needs start_pos, slots needs ring, out may be residual",
                   &PARAMS, TGL_SIZES_OF(sizes));
-
-static tgl_status check(const DLTensor *ring, const DLTensor *out, const tgl_engram_batch *batch, const sizes *n,
-                        int64_t reach)
-{
-    if (batch) TGL_TRY(tgl_expect_reserved(batch->reserved));
-    const bool has_requests = batch && (batch->start_pos || batch->slots);
-    TGL_TRY(tgl_check_requests(batch ? batch->cu_seqlens : NULL, n->num_requests, has_requests));
-    if (ring && n->ring_size < reach)
-        return tgl_fail(TGL_ERR_ARGUMENT, "ring: shape is [%lld, %lld, ...], want [%lld, >= %lld, ...]",
-                        (long long)n->num_slots, (long long)n->ring_size, (long long)n->num_slots, (long long)reach);
-    return tgl_expect_rows_apart("out", out);
-}
 
 /* ---- launch ---- */
 
@@ -294,12 +275,11 @@ tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *norm_wei
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_short_conv_fwd_signature, tensors, params, &n.num_tokens));
     const int64_t dilation = params->dilation ? params->dilation : 3, reach = (n.kernel_size - 1) * dilation;
-    TGL_TRY(check(ring, out, batch, &n, reach));
-    if (n.num_tokens == 0) return TGL_OK;          /* the ring, which is not empty, stays */
-    const bool has_ring = ring && n.ring_size > 0; /* which may have no row: no slot is one */
+    TGL_TRY(tgl_check_batch(batch, ring, n.num_requests, false, reach));
+    TGL_TRY(tgl_expect_rows_apart("out", out));
+    if (n.num_tokens == 0) return TGL_OK; /* the ring, which is not empty, stays */
     problem p = {
-        .requests = tgl_conv_requests(mask, b, n.num_tokens, n.num_requests, n.num_slots, has_ring ? n.ring_size : 0,
-                                      params->keep_ring, reach),
+        .requests = tgl_batch_windows(b, mask, ring, params->keep_ring, n.num_tokens, n.num_requests, reach),
         .x = tgl_gate_in(x),
         .residual = residual ? tgl_gate_in(residual) : (gate_in){ 0 },
         .norm = tgl_conv_weights(norm_weight, true),

@@ -25,30 +25,6 @@ static inline bool tgl_conv_has_vectors(const conv_weights *w)
     return ((uintptr_t)w->data | (uint64_t)w->stride * (w->is_bf16 ? 2 : 4)) % 16 == 0;
 }
 
-/* Requests of a batch whose results reach `reach` rows back. ring_size 0: there is no ring, or one without a row. */
-static inline tgl_windows tgl_conv_requests(const DLTensor *mask, const tgl_engram_batch *b, int64_t num_tokens,
-                                            int64_t num_requests, int64_t num_slots, int64_t ring_size, bool keeps_ring,
-                                            int64_t reach)
-{
-    return (tgl_windows){ .image_token_mask = tgl_data_or_null(mask),
-                          .num_tokens = num_tokens,
-                          .cu_seqlens = tgl_data_or_null(b->cu_seqlens),
-                          .cu_bytes = tgl_bytes_of(b->cu_seqlens),
-                          .start_pos = tgl_data_or_null(b->start_pos),
-                          .start_bytes = tgl_bytes_of(b->start_pos),
-                          .slots = tgl_data_or_null(b->slots),
-                          .slot_bytes = tgl_bytes_of(b->slots),
-                          .num_requests = num_requests,
-                          .num_slots = num_slots,
-                          .has_null_slot = b->has_null_slot,
-                          .null_slot = b->null_slot,
-                          .past = ring_size ? PAST_RING : PAST_NONE,
-                          .ring_size = (int32_t)ring_size,
-                          .ring_reciprocal = ring_size ? UINT64_MAX / (uint64_t)ring_size : 0,
-                          .writes_ring = ring_size && !keeps_ring,
-                          .max_ngram = (int32_t)reach + 1 };
-}
-
 /* In the order that short_conv.h says. */
 static inline float tgl_conv_sum_of_squares(const uint16_t *row, int64_t count)
 {
