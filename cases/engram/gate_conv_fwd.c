@@ -14,6 +14,13 @@ typedef struct {
 } settings;
 _Static_assert(sizeof(settings) <= CASE_SCALARS, "settings are too large");
 
+static settings settings_of(const case_problem *c)
+{
+    settings s;
+    memcpy(&s, c->scalars, sizeof s);
+    return s;
+}
+
 static void add_weights(case_problem *c)
 {
     const int64_t h = case_int(c, "num_streams"), d = case_int(c, "hidden"), k = case_int(c, "kernel_size");
@@ -62,8 +69,7 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a)
 {
-    settings s;
-    memcpy(&s, a->problem->scalars, sizeof s);
+    settings s = settings_of(a->problem);
     s.batch.cu_seqlens = a->arg[CU], s.batch.start_pos = a->arg[START], s.batch.slots = a->arg[SLOTS];
     const bool has_batch = a->arg[CU] || a->arg[START] || a->arg[SLOTS] || s.batch.has_null_slot;
     return tgl_engram_gate_conv_fwd(a->arg[GATE_X], a->arg[GATE_K], a->arg[GATE_V], a->arg[GATE_WEIGHT_HIDDEN],
@@ -74,25 +80,9 @@ static tgl_status run(const case_arguments *a)
 
 /* ---- oracle: the specification, position by position ---- */
 
-typedef struct {
-    engram_request r;
-    int64_t start, slot;
-    settings s;
-} request;
-
-static request request_at(const case_problem *c, int64_t token)
+static conv_request request_at(const case_problem *c, int64_t token)
 {
-    request q = { .r = engram_request_of(&c->tensors[CU], c->tensors[GATE_X].shape[0], token), .slot = -1 };
-    memcpy(&q.s, c->scalars, sizeof q.s);
-    if (q.r.number < 0) return q;
-    if (c->tensors[START].name) q.start = engram_integer(&c->tensors[START], &q.r.number);
-    if (q.start < 0) q.start = 0;
-    if (!c->tensors[RING].name) return q;
-    const case_tensor *slots = &c->tensors[SLOTS];
-    const int64_t slot = slots->name ? engram_integer(slots, &q.r.number) : q.r.number;
-    const bool is_null = q.s.batch.has_null_slot && slot == q.s.batch.null_slot;
-    if (slot >= 0 && slot < c->tensors[RING].shape[0] && !is_null) q.slot = slot;
-    return q;
+    return conv_request_of(c, CU, c->tensors[GATE_X].shape[0], token);
 }
 
 static float weight_at(const case_tensor *t, const int64_t *index)
@@ -123,6 +113,7 @@ static float rstd_of(const case_problem *c, const float *row, int64_t count)
 /* Of all rows: what the gate lets in, and that normed. */
 typedef struct {
     case_problem *c;
+    tgl_engram_gate_conv_params params;
     float *gated, *normed;
 } work;
 
@@ -130,12 +121,10 @@ static void find_rows(void *context, int64_t begin, int64_t end)
 {
     const work *k = context;
     const case_problem *c = k->c;
-    settings s;
-    memcpy(&s, c->scalars, sizeof s);
-    const tgl_engram_gate_params gate = { .eps = s.params.eps,
-                                          .clamp_value = s.params.clamp_value,
-                                          .zero_centered = s.params.zero_centered,
-                                          .sign = s.params.sign };
+    const tgl_engram_gate_params gate = { .eps = k->params.eps,
+                                          .clamp_value = k->params.clamp_value,
+                                          .zero_centered = k->params.zero_centered,
+                                          .sign = k->params.sign };
     const int64_t streams = c->tensors[GATE_X].shape[1], hidden = c->tensors[GATE_X].shape[2];
     for (int64_t row = begin; row < end; row++) {
         const int64_t t = row / streams, h = row % streams;
@@ -155,23 +144,17 @@ static void find_rows(void *context, int64_t begin, int64_t end)
 }
 
 /* What position p of the chunk is convolved as, below 0 before it; NULL: zeros. */
-static const float *position(const work *k, const request *q, int64_t p, int64_t h, float *buffer)
+static const float *position(const work *k, const conv_request *q, int64_t p, int64_t h, float *buffer)
 {
-    const case_tensor *ring = &k->c->tensors[RING], *x = &k->c->tensors[GATE_X];
-    const int64_t hidden = x->shape[2];
-    if (p >= 0) return k->normed + ((q->r.first + p) * x->shape[1] + h) * hidden;
-    if (-p > q->start || q->slot < 0) return NULL;
-    const int64_t entry = (q->start + p) % ring->shape[1];
-    const uint16_t *before = (const uint16_t *)(ring->initial ? ring->initial : ring->storage) +
-                             ((char *)case_element(ring, (int64_t[]){ q->slot, entry, h, 0 }) - ring->storage) / 2;
-    for (int64_t i = 0; i < hidden; i++) buffer[i] = (float)case_decode(TGL_BF16, before + i);
-    return buffer;
+    const case_tensor *x = &k->c->tensors[GATE_X];
+    if (p >= 0) return k->normed + ((q->r.first + p) * x->shape[1] + h) * x->shape[2];
+    return conv_row_before(k->c, CU, q, -p, h, buffer) ? buffer : NULL;
 }
 
-static void put_row(const work *k, const request *q, int64_t t, int64_t h, float *z, float *buffer)
+static void put_row(const work *k, const conv_request *q, int64_t t, int64_t h, float *z, float *buffer)
 {
     case_problem *c = k->c;
-    const tgl_engram_gate_conv_params *p = &q->s.params;
+    const tgl_engram_gate_conv_params *p = &k->params;
     const case_tensor *x = &c->tensors[GATE_X], *bias = &c->tensors[BIAS], *weight = &c->tensors[WEIGHT];
     const int64_t hidden = x->shape[2], taps = weight->shape[1], dilation = conv_dilation(c);
     for (int64_t i = 0; i < hidden; i++) z[i] = bias->name ? weight_at(bias, (int64_t[]){ h * hidden + i }) : 0;
@@ -200,13 +183,13 @@ static void put_tokens(void *context, int64_t begin, int64_t end)
     const int64_t streams = x->shape[1], hidden = x->shape[2];
     float *z = case_memory(2 * hidden, sizeof *z);
     for (int64_t t = begin; t < end; t++) {
-        const request q = request_at(c, t);
+        const conv_request q = request_at(c, t);
         const bool is_dead = q.r.number < 0 || gate_is_masked(c, t);
         for (int64_t h = 0; h < streams; h++) {
             if (!is_dead) put_row(k, &q, t, h, z, z + hidden);
             for (int64_t i = 0; is_dead && i < hidden; i++) {
                 const int64_t at[] = { t, h, i };
-                if (q.s.params.no_residual) memset(case_element(&c->tensors[OUT], at), 0, 2);
+                if (k->params.no_residual) memset(case_element(&c->tensors[OUT], at), 0, 2);
                 else memmove(case_element(&c->tensors[OUT], at), case_element(x, at), 2);
             }
         }
@@ -219,35 +202,29 @@ static void oracle(case_problem *c)
     const case_tensor *x = &c->tensors[GATE_X];
     const int64_t tokens = x->shape[0], streams = x->shape[1], hidden = x->shape[2];
     case_tensor *ring = &c->tensors[RING];
-    work k = { c, case_memory(tokens * streams * hidden, sizeof(float)),
+    work k = { c, settings_of(c).params, case_memory(tokens * streams * hidden, sizeof(float)),
                case_memory(tokens * streams * hidden, sizeof(float)) };
     case_parallel(tokens * streams, 96 * hidden, find_rows, &k);
     case_parallel(tokens, 256 * streams * hidden, put_tokens, &k);
     for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) { /* in order: the last one stays */
-        const request q = request_at(c, t);
-        if (q.r.number < 0 || q.slot < 0 || q.s.params.keep_ring) continue;
-        const uint64_t entry = ((uint64_t)q.start + (uint64_t)(t - q.r.first)) % (uint64_t)ring->shape[1];
+        const conv_request q = request_at(c, t);
+        if (q.r.number < 0 || q.slot < 0 || k.params.keep_ring) continue;
+        const int64_t entry = conv_entry_of(c, CU, &q, t);
         for (int64_t h = 0; h < streams; h++)
             for (int64_t i = 0; i < hidden; i++)
-                conv_put(ring, (int64_t[]){ q.slot, (int64_t)entry, h, i }, k.normed[(t * streams + h) * hidden + i]);
+                conv_put(ring, (int64_t[]){ q.slot, entry, h, i }, k.normed[(t * streams + h) * hidden + i]);
     }
     free(k.gated), free(k.normed);
 }
 
-/* hidden_states, k, v and out; with a ring kernel_size - 1 rows more are read and one is written for each token of a
- * decode. */
+/* hidden_states, k, v, out, and the ring. */
 static int64_t bytes(const case_problem *c)
 {
     const int64_t rows = case_tensor_bytes(&c->tensors[GATE_X]), tokens = c->tensors[GATE_X].shape[0];
-    const int64_t requests = c->tensors[CU].name ? c->tensors[CU].shape[0] - 1 : 1;
     int64_t sum = 0;
     for (int i = 0; i < c->num_tensors; i++)
         if (c->tensors[i].name && i != RING) sum += case_tensor_bytes(&c->tensors[i]);
-    if (!c->tensors[RING].name || tokens == 0) return sum;
-    const int64_t taps = c->tensors[WEIGHT].shape[1], reach = c->tensors[RING].shape[1];
-    const int64_t read = tokens == requests ? taps - 1 : 0;
-    const int64_t written = tokens < requests * reach ? tokens : requests * reach;
-    return sum + rows / tokens * (read * requests + written);
+    return tokens ? sum + conv_ring_bytes(c, CU, rows / tokens, tokens, c->tensors[WEIGHT].shape[1]) : sum;
 }
 
 // clang-format off: lines of cases

@@ -13,6 +13,13 @@ typedef struct {
 } settings;
 _Static_assert(sizeof(settings) <= CASE_SCALARS, "settings are too large");
 
+static settings settings_of(const case_problem *c)
+{
+    settings s;
+    memcpy(&s, c->scalars, sizeof s);
+    return s;
+}
+
 static tgl_status setup(case_problem *c)
 {
     TGL_TRY(conv_add_inputs(c));
@@ -33,8 +40,7 @@ static tgl_status setup(case_problem *c)
 
 static tgl_status run(const case_arguments *a)
 {
-    settings s;
-    memcpy(&s, a->problem->scalars, sizeof s);
+    settings s = settings_of(a->problem);
     s.batch.cu_seqlens = a->arg[CONV_CU], s.batch.start_pos = a->arg[CONV_START], s.batch.slots = a->arg[CONV_SLOTS];
     const bool has_batch = a->arg[CONV_CU] || a->arg[CONV_START] || a->arg[CONV_SLOTS] || s.batch.has_null_slot;
     const bool is_in_place = a->problem->tensors[RESIDUAL].role == CASE_INOUT;
@@ -46,42 +52,19 @@ static tgl_status run(const case_arguments *a)
 
 /* ---- oracle: the specification, position by position ---- */
 
-typedef struct {
-    engram_request r;
-    int64_t start, slot;
-    settings s;
-} request;
-
-static request request_at(const case_problem *c, int64_t token)
+static conv_request request_at(const case_problem *c, int64_t token)
 {
-    request q = { .r = engram_request_of(&c->tensors[CONV_CU], c->tensors[CONV_X].shape[0], token), .slot = -1 };
-    memcpy(&q.s, c->scalars, sizeof q.s);
-    if (q.r.number < 0) return q;
-    if (c->tensors[CONV_START].name) q.start = engram_integer(&c->tensors[CONV_START], &q.r.number);
-    if (q.start < 0) q.start = 0;
-    if (!c->tensors[CONV_RING].name) return q;
-    const case_tensor *slots = &c->tensors[CONV_SLOTS];
-    const int64_t slot = slots->name ? engram_integer(slots, &q.r.number) : q.r.number;
-    const bool is_null = q.s.batch.has_null_slot && slot == q.s.batch.null_slot;
-    if (slot >= 0 && slot < c->tensors[CONV_RING].shape[0] && !is_null) q.slot = slot;
-    return q;
+    return conv_request_of(c, CONV_CU, c->tensors[CONV_X].shape[0], token);
 }
 
 /* A stream of a token as it is convolved; p is its number in the chunk, below 0 before it. rstd has those of x. */
-static void normed(const case_problem *c, const request *q, const float *rstd, int64_t p, int64_t h, float *a)
+static void normed(const case_problem *c, const conv_request *q, const float *rstd, int64_t p, int64_t h, float *a)
 {
-    const case_tensor *ring = &c->tensors[CONV_RING], *x = &c->tensors[CONV_X];
+    const case_tensor *x = &c->tensors[CONV_X];
     const int64_t hidden = x->shape[2], token = q->r.first + p;
+    if (p < 0 && conv_row_before(c, CONV_CU, q, -p, h, a)) return;
     memset(a, 0, (size_t)hidden * sizeof *a);
-    if (p < 0) {
-        if (-p > q->start || q->slot < 0) return;
-        const int64_t entry = (q->start + p) % ring->shape[1];
-        const uint16_t *before = (const uint16_t *)(ring->initial ? ring->initial : ring->storage) +
-                                 ((char *)case_element(ring, (int64_t[]){ q->slot, entry, h, 0 }) - ring->storage) / 2;
-        for (int64_t i = 0; i < hidden; i++) a[i] = (float)case_decode(TGL_BF16, before + i);
-        return;
-    }
-    if (conv_is_masked(c, token)) return;
+    if (p < 0 || conv_is_masked(c, token)) return;
     for (int64_t i = 0; i < hidden; i++) {
         const float scaled = conv_at(x, token, h, i) * rstd[token * x->shape[1] + h];
         a[i] = conv_bf16(scaled * conv_norm_of(c, h, i));
@@ -90,6 +73,7 @@ static void normed(const case_problem *c, const request *q, const float *rstd, i
 
 typedef struct {
     case_problem *c;
+    tgl_engram_short_conv_params params;
     float *rstd;
 } work;
 
@@ -100,23 +84,24 @@ static void find_rstd(void *context, int64_t begin, int64_t end)
     for (int64_t row = begin; row < end; row++) k->rstd[row] = conv_rstd_of(k->c, row / streams, row % streams);
 }
 
-static void put_row(case_problem *c, const request *q, const float *rstd, int64_t t, int64_t h, float *z, float *a)
+static void put_row(const work *k, const conv_request *q, int64_t t, int64_t h, float *z, float *a)
 {
-    const settings *s = &q->s;
+    case_problem *c = k->c;
+    const tgl_engram_short_conv_params *s = &k->params;
     const case_tensor *x = &c->tensors[CONV_X], *residual = &c->tensors[RESIDUAL];
     case_tensor *out = c->tensors[OUT].name ? &c->tensors[OUT] : &c->tensors[RESIDUAL];
     const int64_t hidden = x->shape[2], taps = c->tensors[CONV_WEIGHT].shape[1], dilation = conv_dilation(c);
     for (int64_t i = 0; i < hidden; i++) z[i] = conv_bias_of(c, h, i);
     for (int64_t j = 0; j < taps; j++) {
-        normed(c, q, rstd, t - q->r.first - (taps - 1 - j) * dilation, h, a);
+        normed(c, q, k->rstd, t - q->r.first - (taps - 1 - j) * dilation, h, a);
         for (int64_t i = 0; i < hidden; i++) z[i] = fmaf(conv_tap_of(c, h, i, j), a[i], z[i]);
     }
-    const bool is_rounded = s->params.round_each;
+    const bool is_rounded = s->round_each;
     for (int64_t i = 0; i < hidden; i++) {
         const float v = is_rounded ? conv_bf16(z[i]) : z[i];
-        float y = s->params.no_activation ? v : (v < -80 ? -80 : v) * conv_sigmoid_of(v);
+        float y = s->no_activation ? v : (v < -80 ? -80 : v) * conv_sigmoid_of(v);
         if (is_rounded) y = conv_bf16(y);
-        if (s->params.add_input) y += conv_at(x, t, h, i);
+        if (s->add_input) y += conv_at(x, t, h, i);
         if (is_rounded) y = conv_bf16(y);
         if (residual->name) y += conv_at(residual, t, h, i);
         conv_put(out, (int64_t[]){ t, h, i }, y);
@@ -132,12 +117,12 @@ static void put_tokens(void *context, int64_t begin, int64_t end)
     const int64_t streams = x->shape[1], hidden = x->shape[2];
     float *z = case_memory(2 * hidden, sizeof *z);
     for (int64_t t = begin; t < end; t++) {
-        const request q = request_at(c, t);
+        const conv_request q = request_at(c, t);
         const bool is_dead = q.r.number < 0 || conv_is_masked(c, t);
         for (int64_t h = 0; h < streams; h++) {
             if (c->tensors[RSTD].name)
                 conv_put(&c->tensors[RSTD], (int64_t[]){ t, h }, is_dead ? 0 : k->rstd[t * streams + h]);
-            if (!is_dead) put_row(c, &q, k->rstd, t, h, z, z + hidden);
+            if (!is_dead) put_row(k, &q, t, h, z, z + hidden);
             for (int64_t i = 0; is_dead && i < hidden; i++) {
                 const int64_t at[] = { t, h, i };
                 if (residual->name) memmove(case_element(out, at), case_element(residual, at), 2);
@@ -153,38 +138,30 @@ static void oracle(case_problem *c)
     const case_tensor *x = &c->tensors[CONV_X];
     const int64_t tokens = x->shape[0], streams = x->shape[1], hidden = x->shape[2];
     case_tensor *ring = &c->tensors[CONV_RING];
-    work k = { c, case_memory(tokens * streams, sizeof(float)) };
+    work k = { c, settings_of(c).params, case_memory(tokens * streams, sizeof(float)) };
     float *a = case_memory(hidden, sizeof *a);
     case_parallel(tokens * streams, 32 * hidden, find_rstd, &k);
     case_parallel(tokens, 256 * streams * hidden, put_tokens, &k);
     for (int64_t t = 0; t < tokens && ring->name && ring->shape[1] > 0; t++) { /* in order: the last one stays */
-        const request q = request_at(c, t);
-        if (q.r.number < 0 || q.slot < 0 || q.s.params.keep_ring) continue;
-        const int64_t p = t - q.r.first;
-        const uint64_t entry = ((uint64_t)q.start + (uint64_t)p) % (uint64_t)ring->shape[1];
+        const conv_request q = request_at(c, t);
+        if (q.r.number < 0 || q.slot < 0 || k.params.keep_ring) continue;
+        const int64_t entry = conv_entry_of(c, CONV_CU, &q, t);
         for (int64_t h = 0; h < streams; h++) {
-            normed(c, &q, k.rstd, p, h, a);
-            for (int64_t i = 0; i < hidden; i++) conv_put(ring, (int64_t[]){ q.slot, (int64_t)entry, h, i }, a[i]);
+            normed(c, &q, k.rstd, t - q.r.first, h, a);
+            for (int64_t i = 0; i < hidden; i++) conv_put(ring, (int64_t[]){ q.slot, entry, h, i }, a[i]);
         }
     }
     free(a), free(k.rstd);
 }
 
-/* x, residual and out; with a ring kernel_size - 1 rows more are read and one is written for each token of a decode. */
+/* x, residual, out, and the ring. */
 static int64_t bytes(const case_problem *c)
 {
-    const int64_t rows = case_tensor_bytes(&c->tensors[CONV_X]),
-                  requests = c->tensors[CONV_CU].name ? c->tensors[CONV_CU].shape[0] - 1 : 1,
-                  tokens = c->tensors[CONV_X].shape[0];
-    const bool is_same = case_is(c, "residual", "same");
-    int64_t sum = is_same ? rows : 0;
+    const int64_t rows = case_tensor_bytes(&c->tensors[CONV_X]), tokens = c->tensors[CONV_X].shape[0];
+    int64_t sum = case_is(c, "residual", "same") ? rows : 0;
     for (int i = 0; i < c->num_tensors; i++)
         if (c->tensors[i].name && i != CONV_RING) sum += case_tensor_bytes(&c->tensors[i]);
-    if (!c->tensors[CONV_RING].name || tokens == 0) return sum;
-    const int64_t taps = c->tensors[CONV_WEIGHT].shape[1], reach = c->tensors[CONV_RING].shape[1];
-    const int64_t read = tokens == requests ? taps - 1 : 0;
-    const int64_t written = tokens < requests * reach ? tokens : requests * reach;
-    return sum + rows / tokens * (read * requests + written);
+    return tokens ? sum + conv_ring_bytes(c, CONV_CU, rows / tokens, tokens, c->tensors[CONV_WEIGHT].shape[1]) : sum;
 }
 
 // clang-format off: lines of cases

@@ -119,6 +119,48 @@ tgl_status conv_add_inputs(case_problem *c)
 
 /* ---- oracles ---- */
 
+enum { CU, START, SLOTS, RING }; /* of a batch */
+
+conv_request conv_request_of(const case_problem *c, int batch, int64_t num_tokens, int64_t token)
+{
+    const case_tensor *b = &c->tensors[batch];
+    conv_request q = { engram_request_of(&b[CU], num_tokens, token), 0, -1 };
+    if (q.r.number < 0) return q;
+    if (b[START].name) q.start = engram_integer(&b[START], &q.r.number);
+    if (q.start < 0) q.start = 0;
+    if (!b[RING].name) return q;
+    const int64_t slot = b[SLOTS].name ? engram_integer(&b[SLOTS], &q.r.number) : q.r.number;
+    const bool is_null = case_is(c, "slots", "wild") && slot == ENGRAM_NULL_SLOT;
+    if (slot >= 0 && slot < b[RING].shape[0] && !is_null) q.slot = slot;
+    return q;
+}
+
+bool conv_row_before(const case_problem *c, int batch, const conv_request *q, int64_t before, int64_t h, float *row)
+{
+    const case_tensor *ring = &c->tensors[batch + RING];
+    if (before > q->start || q->slot < 0) return false;
+    const int64_t entry = (q->start - before) % ring->shape[1];
+    const uint16_t *from = (const uint16_t *)(ring->initial ? ring->initial : ring->storage) +
+                           ((char *)case_element(ring, (int64_t[]){ q->slot, entry, h, 0 }) - ring->storage) / 2;
+    for (int64_t i = 0; i < ring->shape[3]; i++) row[i] = (float)case_decode(TGL_BF16, from + i);
+    return true;
+}
+
+int64_t conv_entry_of(const case_problem *c, int batch, const conv_request *q, int64_t token)
+{
+    const uint64_t position = (uint64_t)q->start + (uint64_t)(token - q->r.first);
+    return (int64_t)(position % (uint64_t)c->tensors[batch + RING].shape[1]);
+}
+
+int64_t conv_ring_bytes(const case_problem *c, int batch, int64_t token_bytes, int64_t num_tokens, int64_t kernel_size)
+{
+    const case_tensor *b = &c->tensors[batch];
+    if (!b[RING].name) return 0;
+    const int64_t requests = b[CU].name ? b[CU].shape[0] - 1 : 1, kept = requests * b[RING].shape[1];
+    const int64_t read = num_tokens == requests ? kernel_size - 1 : 0;
+    return token_bytes * (read * requests + (num_tokens < kept ? num_tokens : kept));
+}
+
 bool conv_is_masked(const case_problem *c, int64_t token)
 {
     return c->tensors[CONV_MASK].name && engram_integer(&c->tensors[CONV_MASK], &token);

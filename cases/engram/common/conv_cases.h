@@ -39,6 +39,23 @@ int64_t conv_dilation(const case_problem *c); /* 0: 3 */
 
 /* ---- for oracles ---- */
 
+/* A batch is four tensors of a case: cu_seqlens, at place `batch`, and start_pos, slots and ring behind it. The request of
+ * a token, with its start_pos, at least 0, and its row in the ring; -1: none. */
+typedef struct {
+    engram_request r;
+    int64_t start, slot;
+} conv_request;
+conv_request conv_request_of(const case_problem *c, int batch, int64_t num_tokens, int64_t token);
+
+/* The row that the ring had `before` tokens before the chunk; false: none. */
+bool conv_row_before(const case_problem *c, int batch, const conv_request *q, int64_t before, int64_t h, float *row);
+
+/* Its entry for a token of the chunk. */
+int64_t conv_entry_of(const case_problem *c, int batch, const conv_request *q, int64_t token);
+
+/* Of a ring, for rows of so many bytes a token: kernel_size - 1 are read, and one is written, for each token of a decode. */
+int64_t conv_ring_bytes(const case_problem *c, int batch, int64_t token_bytes, int64_t num_tokens, int64_t kernel_size);
+
 bool conv_is_masked(const case_problem *c, int64_t token);
 float conv_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i); /* of rows */
 float conv_norm_of(const case_problem *c, int64_t stream, int64_t i);          /* plus 1 if stored minus 1 */
