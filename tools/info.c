@@ -2,7 +2,6 @@
  * info.c - what is here: the library, the machine, the GPUs, the compiler, the cache, the settings. */
 #include <stdarg.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "core/settings.h"
 #include "cuda/cache.h"

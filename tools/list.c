@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: MIT
  * list.c - the ops, their parameters and how many cases each list has. */
-#include <stdio.h>
-
 #include "tool.h"
 
 static int run(int argc, char **argv)

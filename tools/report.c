@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * report.c - one page of many measurements, such as those of record: tegula report bench/results/h200/moe.jsonl ... */
 #include <stdio.h>
-#include <string.h>
 
 #include "core/status.h"
 #include "results.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * timer_cpu.c - a monotonic clock around the call. Before a cold call, all threads overwrite (or read) a
  * buffer of twice the last-level cache, unless the call's own data is four times that cache. */
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include <stdlib.h>
-
 #include "cases/engram/common/gate_cases.h"
 
 enum { PARTIAL, WEIGHT_HIDDEN, WEIGHT_EMBED, GRAD_HIDDEN, GRAD_EMBED };

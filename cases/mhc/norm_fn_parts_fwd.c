@@ -1,6 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-#include <math.h>
-
 #include "cases/mhc/common/projection_cases.h"
 
 enum { X = PROJECTION_X, FN = PROJECTION_FN, WEIGHT = PROJECTION_WEIGHT, OUT_MUL, SQRSUM, MAX_SPLITS = 16 };

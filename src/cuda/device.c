@@ -2,7 +2,6 @@
  * device.c - properties of devices, the context to use, and the public calls about both. */
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "core/cancel.h"

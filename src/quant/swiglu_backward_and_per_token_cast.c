@@ -2,7 +2,6 @@
  * swiglu_backward_and_per_token_cast.c - tgl_quant_swiglu_backward_and_per_token_cast: recomputes the
  * weighted activation, and all gradients. */
 #include <math.h>
-#include <string.h>
 
 #include "core/math.h"
 #include "core/threads.h"

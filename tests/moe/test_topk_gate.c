@@ -2,7 +2,6 @@
  * tgl_moe_topk_gate, on every device of the tests. Written from the specification: experts ordered by score
  * descending, then by index ascending; the first num_topk of them. */
 #include <math.h>
-#include <stdlib.h>
 
 #include "support.h"
 

@@ -3,7 +3,6 @@
 #include "quant/common/lanes.h"
 
 #include <math.h>
-#include <string.h>
 
 #include "numerics/bf16.h"
 #include "numerics/e4m3.h"

@@ -4,7 +4,6 @@
 #include "tegula/transpose.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 
 #include "errors.h"
 #include "ops.h"

@@ -2,7 +2,6 @@
 #include "gates_cases.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 typedef struct { int64_t n, groups, columns; } sizes;
 static sizes sizes_of(const case_problem *c)

@@ -7,8 +7,6 @@
 #include "core/status.h"
 #include "tegula/mhc.h"
 
-enum { MHC_CASE_STREAMS = 8 };
-
 /* A parameter's value as a number: "1e-6". */
 double mhc_number(case_problem *c, const char *name);
 

@@ -5,7 +5,6 @@
  * vectors are transposed. What is behind the last whole group is added as the plain loops do it. Loops without sums go
  * over pieces of a row, by way of buffers, since outputs may be inputs. */
 #include <math.h>
-#include <string.h>
 
 #include "core/math.h"
 #include "engram/common/gate_cpu.h"

@@ -3,7 +3,6 @@
 #ifndef TEGULA_ENGRAM_SHORT_CONV_HOST_H
 #define TEGULA_ENGRAM_SHORT_CONV_HOST_H
 
-#include "core/math.h"
 #include "core/tensor.h"
 #include "engram/common/row_cpu.h"
 #include "engram/common/short_conv.h"

@@ -3,7 +3,6 @@
 #include "moe/common/gate_host.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #include "core/cpu.h"
 #include "core/math.h"
