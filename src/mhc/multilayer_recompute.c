@@ -44,7 +44,7 @@ static tgl_status cpu(const void *context)
     return tgl_parallel_rows(p->num_tokens, bytes, run_tokens, p);
 }
 
-/* Of one layer. */
+/* What one layer takes. */
 TGL_SIZES(sizes, num_tokens, num_streams, hidden);
 tgl_signature tgl_mhc_multilayer_recompute_signature =
     TGL_SIGNATURE("mhc_multilayer_recompute(residual: " ROWS_STREAMS " rows, pre_mix: f32[num_tokens, num_streams],"
@@ -100,7 +100,7 @@ tgl_status tgl_mhc_multilayer_recompute(const DLTensor *residual, const tgl_mhc_
     const DLTensor *tensors[7], *before = residual;
     sizes n;
     if (num_layers < 1) return tgl_fail(TGL_ERR_ARGUMENT, "num_layers: is %lld, want >= 1", (long long)num_layers);
-    if (!layers) return tgl_fail(TGL_ERR_ARGUMENT, "layers: is NULL");
+    if (!layers) return tgl_fail(TGL_ERR_ARGUMENT, "layers: is NULL, want an array of structs");
     for (int64_t i = 0; i < num_layers; i++) { /* all, before anything is written */
         tensors_of(before, &layers[i], tensors);
         if (i == 0) TGL_TRY(tgl_take(&tgl_mhc_multilayer_recompute_signature, tensors, NULL, &n.num_tokens));

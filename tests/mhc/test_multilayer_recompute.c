@@ -96,7 +96,7 @@ TEST(errors)
     CHECK_INT(tgl_mhc_multilayer_recompute(NULL, NULL, 0, NULL), TGL_ERR_ARGUMENT);
     CHECK_TEXT(tgl_last_error(), "num_layers: is 0, want >= 1");
     CHECK_INT(tgl_mhc_multilayer_recompute(NULL, NULL, 2, NULL), TGL_ERR_ARGUMENT);
-    CHECK_TEXT(tgl_last_error(), "layers: is NULL");
+    CHECK_TEXT(tgl_last_error(), "layers: is NULL, want an array of structs");
 }
 
 TEST(errors_of_later_layers) /* nothing is written */
