@@ -42,7 +42,7 @@ const backend *backend_of_tests(int i);
 
 static inline bool backend_is_cpu(const backend *b) { return (int)b->device.device_type == TGL_DL_CPU; }
 
-/* 256-byte aligned, and not a byte more than is asked for. Copies come after what is on the backend's stream
+/* 256-byte aligned, and not a byte more than `bytes`. Copies come after what is on the backend's stream
  * and return when they are done. */
 tgl_status backend_alloc(const backend *b, size_t bytes, void **out);
 void backend_free(const backend *b, void *memory);

@@ -7,8 +7,8 @@
 #include "case.h"
 
 /* The table of this tensor, which has a period and no gaps: its values on the host, where all periods are the same
- * memory, and its memory on the device, or page-locked; on the CPU both are one. Kept until four others were asked for
- * since; an instance must be closed by then. */
+ * memory, and its memory on the device, or page-locked; on the CPU both are one. The last eight tables are kept;
+ * an instance must be closed before its table is replaced. */
 tgl_status case_table(const backend *on, const case_tensor *t, const case_problem *c, char **storage, char **memory);
 
 #endif

@@ -110,7 +110,7 @@ static float rstd_of(const case_problem *c, const float *row, int64_t count)
     return (float)(1 / sqrtl((long double)(total / (float)count + eps)));
 }
 
-/* Of all rows: what the gate lets in, and that normed. */
+/* For all rows: what the gate lets in, and that normed. */
 typedef struct {
     case_problem *c;
     tgl_engram_gate_conv_params params;

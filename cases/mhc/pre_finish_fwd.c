@@ -5,8 +5,8 @@
 
 enum { X, OUT_MUL_PARTS, SQRSUM_PARTS, SCALE, BASE, PRE, POST, COMB, OUT };
 
-/* Outputs that are wanted, besides out: a pre_mix, b post_mix, c comb_mix; - none. What there are no rows for is not
- * asked for. */
+/* Outputs that are wanted, besides out: a pre_mix, b post_mix, c comb_mix; - none. Outputs without rows are left
+ * out. */
 static bool is_wanted(const case_problem *c, char which) { return strchr(case_text(c, "wanted"), which) != NULL; }
 
 static tgl_status setup(case_problem *c)

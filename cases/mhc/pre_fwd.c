@@ -22,7 +22,7 @@ enum {
 };
 
 /* Outputs that are wanted, besides out: a pre_mix, b post_mix, c comb_mix, d raw, e rstd, f out_mul, g sqrsum; - none.
- * What the sizes do not allow is not asked for. */
+ * Outputs that the sizes do not allow are left out. */
 static bool is_wanted(const case_problem *c, char which) { return strchr(case_text(c, "wanted"), which) != NULL; }
 
 static tgl_status setup(case_problem *c)

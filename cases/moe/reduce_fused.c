@@ -225,7 +225,7 @@ static void oracle(case_problem *c)
     free(r.decoded);
 }
 
-/* Of x only the rows in slots, c->scalar of them; all other tensors whole. */
+/* Counts only the rows of x in slots, c->scalar of them; all other tensors whole. */
 static int64_t bytes(const case_problem *c)
 {
     const case_tensor *x = &c->tensors[ROWS];

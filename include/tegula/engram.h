@@ -281,7 +281,7 @@ typedef struct tgl_engram_short_conv_params {
  *                                                                           the tokens before a chunk, by position
  *   out          out     bf16          [num_tokens, num_streams, hidden]    as x; may be residual
  *   rstd         out     f32           [num_tokens, num_streams]            packed; for the backward; NULL: not wanted
- * Of a row x of request b, whose position is p = start_pos[b] + its number in the chunk:
+ * For a row x of request b, whose position is p = start_pos[b] + its number in the chunk:
  *   rstd = 1 / sqrt(sum of x * x / hidden + eps);  a[p] = x * rstd * norm_weight, rounded to bf16;
  *   z = bias + sum over taps j of conv_weight[j] * a[p - (kernel_size - 1 - j) * dilation], one fma each, j ascending;
  *   out = z * sigmoid(z) [+ x] [+ residual], in f32, rounded once (round_each: four times).

@@ -226,8 +226,8 @@ TGL_API tgl_status tgl_moe_expand_to_fused(const DLTensor *x, const DLTensor *to
  *   x_sf    in   f32 or i32           [num_tokens, num_sf]         any strides
  *   token_topk_to_pos, pos_to_expert                               as above
  *   out     out  x's                  [num_positions, hidden]      packed
- *   out_sf  out  x_sf's               [num_positions, num_sf]      packed, or column-major: strides (1, at
- *                                                                  least num_positions)
+ *   out_sf  out  x_sf's               [num_positions, num_sf]      packed, or column-major: strides (1,
+ *                                                                  >= num_positions)
  * An i32 is four packed UE8M0 factors, which are copied. num_sf = ceil(hidden / num_per_channels); for i32
  * a quarter of that, rounded up. hidden counts pairs of values for e2m1x2, and may do so for i8 and u8:
  * num_sf is then computed from 2 * hidden. Gaps between the columns of out_sf are not written. Since 0.1. */

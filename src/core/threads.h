@@ -13,8 +13,8 @@ typedef void (*tgl_rows_function)(const void *context, int64_t begin, int64_t en
  * flush-to-zero; the thread's own mode is restored. Results must not depend on the chunks. */
 tgl_status tgl_parallel_rows(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context);
 
-/* The same on half of the threads, for work that other threads of the program do not stop for: with one for every core,
- * each would wait for the one that shares its core. */
+/* The same on half of the threads, for work that runs while other threads of the program keep working: one thread per core
+ * would make each wait for a busy core. */
 tgl_status tgl_parallel_rows_beside(int64_t rows, int64_t row_bytes, tgl_rows_function f, const void *context);
 
 /* Calls f(context, i) for i = 0 .. n - 1, begun in this order, on this thread and on others that end before it returns:

@@ -132,8 +132,8 @@ static tgl_status push(const tgl_driver_table *cu, tgl_cu_context context, tgl_c
     return TGL_OK;
 }
 
-/* Without a current context the driver may not even name the stream's, so it is asked again with the
- * primary one. */
+/* Without a current context the driver may not even name the stream's; the query is then repeated with the primary
+ * one. */
 static tgl_status context_of_stream(const tgl_driver_table *cu, int device, tgl_stream stream, tgl_cu_context *context)
 {
     tgl_cu_result result = cu->StreamGetCtx(stream, context);

@@ -286,7 +286,7 @@ static tgl_status check_shape(const tgl_kernel *kernel, const tgl_shape *s)
 }
 
 /* How many clusters of `size` blocks fit at once; unknown: INT32_MAX. Queried for the stream, whose green context may have a
- * part of the SMs. Remembered by context, stream and shape; if there is no place left, one is replaced, and will be asked
+ * part of the SMs. Remembered by context, stream and shape; if there is no place left, one is replaced, and queried
  * again. A new stream may have the handle of one that was destroyed, in another green context: to tell them apart takes a call
  * for each launch, and what is remembered decides only time, or that a launch is refused which then another one replaces. */
 static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context,
@@ -318,8 +318,9 @@ static int64_t fitting_clusters(const tgl_driver_table *cu, tgl_loaded *loaded, 
     return clusters;
 }
 
-/* Do a cluster, or all blocks of a cooperative launch, fit at once? Asked before, since a launch that fails spoils a capture.
- * Few shapes are remembered; so it is asked for blocks of the largest size, and again only if those do not fit. */
+/* Do a cluster, or all blocks of a cooperative launch, fit at once? Queried before the launch, because a failed launch
+ * invalidates a capture. Few shapes are remembered, so the query is for blocks of the largest size, and for the actual size
+ * only if those do not fit. */
 static bool fits_at_once(const tgl_driver_table *cu, tgl_loaded *loaded, tgl_cu_context context, tgl_stream stream,
                          const tgl_shape *s)
 {

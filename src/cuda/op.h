@@ -34,9 +34,9 @@ typedef struct {
     /* Fills in the kernels of a configuration (dtypes, flags, sizes fixed by the model), in the order of the
      * candidates, and returns their number. No name: that candidate does not apply. */
     int (*plan)(const void *problem, tgl_kernel kernels[TGL_MAX_PLAN]);
-    /* The first candidate that fits and pays is launched, otherwise the last that fits; one must. One whose clusters find
-     * no room, and that has no other launch, is left out. Kernels without a shape are only loaded: other ops launch
-     * them. */
+    /* The first candidate that fits and pays is launched, otherwise the last that fits; one must. A candidate whose
+     * clusters do not fit, and that has no alternative launch, is left out. Kernels without a shape are only loaded:
+     * other ops launch them. */
     tgl_candidate candidates[TGL_MAX_PLAN];
 } tgl_op;
 

@@ -118,9 +118,9 @@ static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
     const tgl_macro kind = { "WEIGHTS", p->weights.kind }, center = { "ZERO_CENTERED", p->weights.is_zero_centered };
-    const bool is_fit = p->hidden % GATE_VECTOR == 0 && p->num_streams >= 1 && p->num_streams <= GATE_CLUSTER_STREAMS &&
-                        cluster_blocks(p) <= GATE_CLUSTER_BLOCKS;
-    kernels[CLUSTER] = (tgl_kernel){ is_fit ? "engram/gate_bwd_cluster" : NULL,
+    const bool has_cluster = p->hidden % GATE_VECTOR == 0 && p->num_streams >= 1 &&
+                             p->num_streams <= GATE_CLUSTER_STREAMS && cluster_blocks(p) <= GATE_CLUSTER_BLOCKS;
+    kernels[CLUSTER] = (tgl_kernel){ has_cluster ? "engram/gate_bwd_cluster" : NULL,
                                      { kind, center, { "STREAMS", p->num_streams }, { "BLOCKS", cluster_blocks(p) } } };
     kernels[ANY] = (tgl_kernel){ "engram/gate_bwd", { kind, center } };
     return NUM_KERNELS;

@@ -206,10 +206,10 @@ static int columns_of(const problem *p)
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    const bool is_fit = p->hidden % CONV_VECTOR == 0 && p->hidden <= GATE_CONV_COLUMNS &&
-                        p->kernel_size == GATE_CONV_TAPS && p->dilation <= GATE_CONV_DILATION && !p->rounds_each;
+    const bool has_chain = p->hidden % CONV_VECTOR == 0 && p->hidden <= GATE_CONV_COLUMNS &&
+                           p->kernel_size == GATE_CONV_TAPS && p->dilation <= GATE_CONV_DILATION && !p->rounds_each;
     kernels[CHAIN] =
-        (tgl_kernel){ is_fit ? "engram/gate_conv_fwd" : NULL,
+        (tgl_kernel){ has_chain ? "engram/gate_conv_fwd" : NULL,
                       { { "CONV_THREADS", threads_of(p) }, { "COLUMNS", columns_of(p) }, { "PARTS", parts_of(p) } } };
     kernels[ANY] = (tgl_kernel){ "engram/gate_conv_fwd_any", { { "ROUND_EACH", p->rounds_each } } };
     return NUM_KERNELS;
@@ -230,8 +230,8 @@ static int64_t room_of(const problem *p, const tgl_target *target)
     const int64_t room = target->max_smem_per_block / GATE_CONV_BLOCKS(threads_of(p)) - GATE_CONV_STATIC;
     return tgl_min((room - weight_bytes(p)) / stage_bytes(p), GATE_CONV_STAGES);
 }
-/* Stages are a multiple of these warps: a row can be asked for before the first of those on their way has arrived. */
-_Static_assert(GATE_CONV_WARPS(GATE_CONV_MANY, CONV_VECTOR) > GATE_CONV_AHEAD, "rows on their way");
+/* Stages are a multiple of the gate warps, so a row can be prefetched before the first row in flight has arrived. */
+_Static_assert(GATE_CONV_WARPS(GATE_CONV_MANY, CONV_VECTOR) > GATE_CONV_AHEAD, "rows in flight");
 
 static bool can_chain(const void *context, const tgl_target *target)
 {
@@ -244,7 +244,7 @@ static bool can_chain(const void *context, const tgl_target *target)
            tgl_saturating_product((p->num_tokens + p->dilation) * 4, p->num_streams) <= INT32_MAX;
 }
 
-/* As many tiles as fit into the least number of waves. Clusters of 4 leave SMs of a GPC unused, so fewer fit than the SMs
+/* As many tiles as fit into the minimum of waves. Clusters of 4 leave SMs of a GPC unused, so fewer fit than the SMs
  * would have: on an H200 4096 rows of 7168 columns took 748 us with 32 of them, 642 with an eighth fewer than 33. */
 static tgl_shape chain_shape(void *context, const tgl_target *target)
 {

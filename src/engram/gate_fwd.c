@@ -116,8 +116,8 @@ static int64_t stage_bytes(const problem *p) { return (p->out.data ? 3 : 2) * 2 
 /* Blocks per SM, if a block has two stages at least; 0: none has. */
 static int64_t ring_blocks(const problem *p, const tgl_target *target)
 {
-    const int64_t most = GATE_RING_BLOCKS * GATE_RING_MANY_THREADS / ring_threads(p);
-    return tgl_min(most, (target->max_smem_per_block - 2048) / (2 * stage_bytes(p)));
+    const int64_t max_blocks = GATE_RING_BLOCKS * GATE_RING_MANY_THREADS / ring_threads(p);
+    return tgl_min(max_blocks, (target->max_smem_per_block - 2048) / (2 * stage_bytes(p)));
 }
 
 static bool can_ring(const void *context, const tgl_target *target)

@@ -144,13 +144,14 @@ static int plan(const void *context, tgl_kernel *kernels)
     return 1;
 }
 
-/* As many rows as a warp has room for, or fewer, so that warps have equally many, but a unit for each lane. On an H200
- * 1, 16 and 1024 tokens x 24 rows of 256 codes take 2.3, 2.6 and 10.0 us; in tiles of 4 rows 2.6, 3.1 and 10.4. */
+/* Rows of a warp's tile: as many as fit, or fewer, so that all warps have equally many, but at least a unit per lane. On an
+ * H200 1, 16 and 1024 tokens x 24 rows of 256 codes take 2.3, 2.6 and 10.0 us; in tiles of 4 rows 2.6, 3.1 and 10.4. */
 static int32_t tile_rows_of(const lookup_args *a, int64_t num_sms)
 {
-    const int64_t most = tgl_max(1, LOOKUP_TILE / a->row_units), least = tgl_min(most, tgl_ceil_div(32, a->row_units));
-    const int64_t warps = num_sms * (LOOKUP_THREADS / 32), rounds = tgl_ceil_div(a->num_positions, warps * most);
-    return (int32_t)tgl_max(least, tgl_ceil_div(a->num_positions, tgl_max(1, warps * rounds)));
+    const int64_t max_rows = tgl_max(1, LOOKUP_TILE / a->row_units);
+    const int64_t min_rows = tgl_min(max_rows, tgl_ceil_div(32, a->row_units));
+    const int64_t warps = num_sms * (LOOKUP_THREADS / 32), rounds = tgl_ceil_div(a->num_positions, warps * max_rows);
+    return (int32_t)tgl_max(min_rows, tgl_ceil_div(a->num_positions, tgl_max(1, warps * rounds)));
 }
 
 static tgl_shape shape(void *context, const tgl_target *target)

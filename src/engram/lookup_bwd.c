@@ -114,7 +114,7 @@ tgl_signature tgl_engram_lookup_bwd_signature = TGL_SIGNATURE(
 
 /* ---- launch ---- */
 
-/* Positions of a block that sorts, at least; that it sorts in shared memory, at most. */
+/* The minimum of positions for each block that sorts, and the maximum that it sorts in shared memory. */
 enum { PART = 128, CAPACITY = 12288 };
 _Static_assert(((99 << 10) - 8192 - LOOKUP_BWD_COUNT_BYTES(LOOKUP_BWD_THREADS)) / 32 >=
                    2 * LOOKUP_BWD_SAMPLES * LOOKUP_BWD_THREADS,
@@ -200,7 +200,7 @@ static const tgl_op OPS[] = { { cpu_f32, plan_f32, { { .shape = shape_f32 } } },
 
 /* ---- checks ---- */
 
-/* Rows that are owned: those of grad_table, or as many as params say, or all; none that no index can name. */
+/* The rows that this table owns: those of grad_table, or params->num_rows, or all; at most those that an index can name. */
 static tgl_status find_rows(const tgl_engram_lookup_params *params, const DLTensor *indices, const DLTensor *grad_table,
                             const DLTensor *unique_rows, uint64_t *num_rows)
 {

@@ -115,7 +115,7 @@ static void run_row(const problem *p, int64_t partial, chunk of, int64_t t, int6
                                           norm_at(p, h, i) * grad_at(p, of, t, h, i), at(p->grad_out, t, h, i)));
 }
 
-/* Of each partial, the numbers of a tensor with this many for every channel. */
+/* Begins or ends a partial of a tensor with `of_channel` numbers per channel. */
 static void set_partial(const problem *p, float *to, int64_t partial, int64_t of_channel, bool is_end)
 {
     const int64_t size = p->num_streams * p->hidden * of_channel;
@@ -216,11 +216,11 @@ static int64_t cluster_blocks(const problem *p, const tgl_target *target)
 static int plan(const void *context, tgl_kernel *kernels)
 {
     const problem *p = context;
-    const bool is_fit =
+    const bool has_cluster =
         p->hidden % CONV_VECTOR == 0 && groups_of(p) <= CONV_CLUSTER_BLOCKS * CONV_CLUSTER_MAX_THREADS / CONV_GROUP &&
         p->kernel_size <= CONV_CLUSTER_TAPS && (p->kernel_size - 1) * (int64_t)p->dilation <= CONV_CLUSTER_REACH;
     kernels[CLUSTER] = (tgl_kernel){
-        is_fit ? "engram/short_conv_bwd_cluster" : NULL,
+        has_cluster ? "engram/short_conv_bwd_cluster" : NULL,
         { { "KERNEL_SIZE", p->kernel_size }, { "HAS_BIAS", p->has_bias }, { "MAX_THREADS", max_threads(p) } }
     };
     kernels[ANY] = (tgl_kernel){ "engram/short_conv_bwd", { { 0 } } };

@@ -197,8 +197,8 @@ static int64_t stages_of(const problem *p, const tgl_target *target)
 {
     const int columns = columns_of(p);
     const int64_t room = target->max_smem_per_block / CONV_SM_BLOCKS(columns) - CONV_KEPT_BYTES(columns) - 5120;
-    const int64_t most = tgl_min(room / stage_bytes(p), CONV_STAGES);
-    return most - most % tgl_max(1, norm_warps(p, most));
+    const int64_t max_stages = tgl_min(room / stage_bytes(p), CONV_STAGES);
+    return max_stages - max_stages % tgl_max(1, norm_warps(p, max_stages));
 }
 
 static bool can_chain(const void *context, const tgl_target *target)

@@ -75,7 +75,7 @@ static bool has_vectors(const void *context, const tgl_target *target)
     return p->hidden % ROWS_UNIT == 0 && tgl_rows_have_vectors(p->residual) && tgl_rows_out_have_vectors(p->out);
 }
 
-/* Adds the blocks that make gates. Of many tokens each has as many as a warp has lanes, of few all SMs have some. */
+/* Adds the blocks that compute gates: 32 tokens per block if there are many tokens, 4 if few, so that all SMs have work. */
 static tgl_shape with_gates(problem *p, tgl_shape s)
 {
     p->tile = p->num_tokens > 1024 ? PRE_FINISH_TILE : 4;

@@ -212,8 +212,7 @@ static bool fits_split(const void *context, const tgl_target *target)
            target->max_smem_per_block >= PRE_SPLIT_BYTES(a->pieces, a->segments, a->num_rows, a->num_tokens);
 }
 
-/* A cluster at least has its SMs, and rows are such that a tensor copy can have: at any distance, but not at the same
- * place. */
+/* At least one cluster fits on the SMs, and rows have strides that a tensor copy can have: any but 0. */
 static bool fits_stream(const void *context, const tgl_target *target)
 {
     const pre_fwd_args *a = &((const pre_problem *)context)->args;
@@ -290,7 +289,7 @@ const tgl_op TGL_PRE_FWD = { cpu,
                                [VECTORS] = { has_vectors, NULL, shape },
                                [ANY] = { NULL, NULL, shape } } };
 
-/* Of the workspace: counters, then partial sums. */
+/* The workspace has counters, then partial sums. */
 static int64_t counter_bytes(int64_t num_tokens, int64_t num_streams)
 {
     return tgl_ceil_div(4 * tiles_of(num_tokens, num_streams), TGL_WORKSPACE_ALIGNMENT) * TGL_WORKSPACE_ALIGNMENT;
@@ -305,9 +304,9 @@ size_t tgl_mhc_pre_fwd_workspace_size(const DLTensor *residual, const DLTensor *
         return 0;
     const int64_t entry = projection_segments(hidden) * PRE_SUBTREES(n) * (rows + 1) * (int64_t)sizeof(float);
     const int64_t any = counter_bytes(tokens, n) + tokens * entry, pieces = projection_pieces(hidden);
-    const int64_t segments = projection_segments(hidden), most = PRE_SPLIT_CHUNKS(segments);
+    const int64_t segments = projection_segments(hidden), max_split = PRE_SPLIT_CHUNKS(segments);
     if (!has_stream(n, hidden, rows)) return (size_t)any;
-    return (size_t)tgl_max(any, 4 * PRE_SPLIT_WORDS(pieces, segments, rows, tgl_min(tokens, most)));
+    return (size_t)tgl_max(any, 4 * PRE_SPLIT_WORDS(pieces, segments, rows, tgl_min(tokens, max_split)));
 }
 
 void tgl_pre_take(pre_fwd_args *a, const DLTensor *residual, const DLTensor *fn, const DLTensor *norm_weight,

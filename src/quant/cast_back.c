@@ -123,7 +123,7 @@ tgl_status tgl_quant_cast_back(const DLTensor *x, const DLTensor *x_sf, DLTensor
     const DLTensor *tensors[] = { x, x_sf, out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_cast_back_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
+    if (n.num_cols == 0) return TGL_OK; /* kernels need at least one column */
     const tgl_blocks blocks =
         tgl_blocks_of(n.num_rows, n.num_cols, params->x_num_per_tokens, params->x_num_per_channels);
     problem p = { .num_rows = n.num_rows,

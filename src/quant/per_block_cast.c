@@ -199,7 +199,7 @@ tgl_status tgl_quant_per_block_cast(const DLTensor *x, DLTensor *out, DLTensor *
     const DLTensor *tensors[] = { x, out, out_sf };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_block_cast_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0) return TGL_OK;                  /* no kernel has no columns */
+    if (n.num_cols == 0) return TGL_OK;                  /* kernels need at least one column */
     if (params->num_per_tokens <= 1 && !tgl_on_cpu(x)) { /* per_token_cast has kernels for blocks of one row */
         const tgl_quant_params same = { .format = params->format,
                                         .round_sf = params->round_sf,
@@ -216,7 +216,7 @@ tgl_status tgl_quant_per_block_cast_with_precomputed_sf(const DLTensor *x, const
     const DLTensor *tensors[] = { x, sf, out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_block_cast_with_precomputed_sf_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
+    if (n.num_cols == 0) return TGL_OK; /* kernels need at least one column */
     problem p = problem_of(x, sf, out, params, &n);
     p.is_given = true;
     return tgl_run(&tgl_quant_per_block_cast_with_precomputed_sf_signature, &GIVEN_OP, tensors, &p, stream);

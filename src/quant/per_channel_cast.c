@@ -98,7 +98,7 @@ tgl_status tgl_quant_per_channel_cast(const DLTensor *x, const DLTensor *x_sf, c
     const DLTensor *tensors[] = { x, x_sf, pos_to_token, out, out_sf };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_channel_cast_signature, tensors, params, &n.num_tokens));
-    if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
+    if (n.num_cols == 0) return TGL_OK; /* kernels need at least one column */
     const int64_t num_rows = pos_to_token ? n.num_rows : n.num_tokens;
     problem p = { .cpu = cpu,
                   .plan = plan,

@@ -314,7 +314,7 @@ tgl_status tgl_quant_per_token_cast(const DLTensor *x, const DLTensor *x_sf, DLT
     const DLTensor *tensors[] = { x, x_sf, out, out_sf };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_token_cast_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
+    if (n.num_cols == 0) return TGL_OK; /* kernels need at least one column */
     problem p = problem_of(x, x_sf, out_sf, out, params, &n);
     if (!tgl_on_cpu(x)) find_kernels(&p);
     return tgl_run(&tgl_quant_per_token_cast_signature, &OP, tensors, &p, stream);
@@ -327,7 +327,7 @@ tgl_status tgl_quant_per_token_cast_with_precomputed_sf(const DLTensor *x, const
     const DLTensor *tensors[] = { x, x_sf, sf, out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_quant_per_token_cast_with_precomputed_sf_signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
+    if (n.num_cols == 0) return TGL_OK; /* kernels need at least one column */
     problem p = problem_of(x, x_sf, sf, out, params, &n);
     p.is_given = true;
     if (!tgl_on_cpu(x)) find_kernels(&p);

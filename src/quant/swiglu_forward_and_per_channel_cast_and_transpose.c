@@ -61,7 +61,7 @@ tgl_status tgl_quant_swiglu_forward_and_per_channel_cast_and_transpose(const DLT
     const DLTensor *tensors[] = { x, out, out_sf };
     sizes n;
     TGL_TRY(tgl_take(signature, tensors, params, &n.num_rows));
-    if (n.num_cols == 0) return TGL_OK; /* no kernel has no columns */
+    if (n.num_cols == 0) return TGL_OK; /* kernels need at least one column */
     problem p = { .cpu = cpu,
                   .plan = plan,
                   .num_rows = n.num_rows,

@@ -53,7 +53,8 @@ bool conv_row_before(const case_problem *c, int batch, const conv_request *q, in
 /* Its entry for a token of the chunk. */
 int64_t conv_entry_of(const case_problem *c, int batch, const conv_request *q, int64_t token);
 
-/* Of a ring, for rows of so many bytes a token: kernel_size - 1 are read, and one is written, for each token of a decode. */
+/* The traffic of a ring whose rows have token_bytes per token: each token of a decode reads kernel_size - 1 and writes
+ * one. */
 int64_t conv_ring_bytes(const case_problem *c, int batch, int64_t token_bytes, int64_t num_tokens, int64_t kernel_size);
 
 bool conv_is_masked(const case_problem *c, int64_t token);

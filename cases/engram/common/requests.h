@@ -21,7 +21,7 @@ tgl_status engram_add_cu_seqlens(case_problem *c, int index);
 typedef struct { int64_t number, first, last; } engram_request;
 engram_request engram_request_of(const case_tensor *cu_seqlens, int64_t num_tokens, int64_t token);
 
-/* Of start_pos, as parameter `start` says: small (-1 .. 6), zero, large (2^40 and a little), bits. Of slots: distinct
+/* Values of start_pos, as parameter `start` says: small (-1 .. 6), zero, large (2^40 and a little), bits. Slots: distinct
  * rows of tensor "ring", shuffled; where parameter `slots` is wild, a third of them are none, or ENGRAM_NULL_SLOT. */
 enum { ENGRAM_NULL_SLOT = 3 };
 void engram_fill_starts(const case_problem *c, case_tensor *t, uint64_t seed);

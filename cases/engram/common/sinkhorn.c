@@ -54,7 +54,7 @@ void sinkhorn_row(const case_problem *c, int64_t i, float *x)
     }
 }
 
-/* Of n neighbouring sums, a power of two: the two halves. One sum has every 1024th column. */
+/* Adds the two halves of n neighbouring sums, n a power of two. One sum has every 1024th column. */
 static float sum_of_squares(const float *x, int64_t first, int64_t n, int64_t dim)
 {
     if (n > 1) return sinkhorn_plus(sum_of_squares(x, first, n / 2, dim), sum_of_squares(x, first + n / 2, n / 2, dim));

@@ -35,8 +35,8 @@ void projection_oracle(case_problem *c, int inputs, void (*tokens)(void *c, int6
                   tokens, c);
 }
 
-/* Of a stream: columns of a chunk. Chunks of a token; how many of them make a part, at least those of a segment in as many
- * streams as the largest power of two that divides n. */
+/* The columns of a chunk of a stream, the chunks of a token, and how many of them make a part: at least those of a segment
+ * in as many streams as the largest power of two that divides n. */
 static int64_t half_segment(const case_tensor *x)
 {
     const int64_t units = (x->shape[2] + 63) / 64;
@@ -50,10 +50,10 @@ static int64_t num_chunks(const case_tensor *x)
 }
 static int64_t chunks_of_part(const case_tensor *x, int64_t splits)
 {
-    int64_t fewest = 2, padded = 1;
-    while (x->shape[1] % fewest == 0) fewest *= 2; /* 2 times that power of two */
+    int64_t min_chunks = 2, padded = 1;
+    while (x->shape[1] % min_chunks == 0) min_chunks *= 2; /* 2 times that power of two */
     while (padded < num_chunks(x)) padded *= 2;
-    return padded / splits > fewest ? padded / splits : fewest;
+    return padded / splits > min_chunks ? padded / splits : min_chunks;
 }
 static int64_t chunk_of(int64_t half, int64_t n, int64_t stream, int64_t column)
 {

@@ -57,10 +57,10 @@ float rows_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i)
     return mhc_at(t, t->ndim > 2 ? (int64_t[]){ token, stream, i } : (int64_t[]){ token, i, 0 });
 }
 
-bool rows_is_wild(const case_tensor *t, double most)
+bool rows_is_wild(const case_tensor *t, double limit)
 {
     for (int64_t i = 0; t->name && i < t->slots; i++)
-        if (!(fabs(case_decode(t->dtype, t->storage + i * t->element_bytes)) <= most)) return true;
+        if (!(fabs(case_decode(t->dtype, t->storage + i * t->element_bytes)) <= limit)) return true;
     return false;
 }
 

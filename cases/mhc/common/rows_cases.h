@@ -19,8 +19,8 @@ case_tensor *rows_add_mix(case_problem *c, int index, const char *name, case_rol
 tgl_status rows_check(const case_problem *c);
 
 float rows_at(const case_tensor *t, int64_t token, int64_t stream, int64_t i);
-/* Has an input an element of a magnitude above `most`, an infinity or a NaN? Bounds of errors then say nothing. */
-bool rows_is_wild(const case_tensor *t, double most);
+/* Has an input an element of a magnitude above `limit`, an infinity or a NaN? Bounds of errors then say nothing. */
+bool rows_is_wild(const case_tensor *t, double limit);
 /* The sum over columns of a[token][i] * b[token][o], as docs/mhc.md says. */
 float rows_dot(const case_tensor *a, int64_t i, const case_tensor *b, int64_t o, int64_t token);
 

@@ -17,7 +17,7 @@
  *   deep        scores around 1e-20, the initial value of the divisor
  *   descending  the same in every row, best expert first
  *   high_last   exact for sqrtsoftplus, and 100 for the last expert: too much for the filter, not for a large bias
- * Of bias:
+ * Values of bias:
  *   none, zero, small (normal / 8), large (normal * 100), near (1 and up to 1e-3 more, in steps of an ulp),
  *   disabled (-inf for two of three experts), few (for all but one of 32), special
  *
@@ -102,7 +102,7 @@ void gate_fill_unmapped(const case_problem *c, case_tensor *t, uint64_t seed);
 
 /* ---- gate.c ---- */
 
-/* Of all gates; of top2_sum_gate and route. */
+/* gate_setup_common is for all gates; the others are for top2_sum_gate and route. */
 tgl_status gate_setup_common(case_problem *c);
 tgl_status gate_setup(case_problem *c);
 tgl_status gate_run(const case_arguments *a);

@@ -21,7 +21,7 @@ enum { X, OUT };
 /* Strides of [num_batches, num_rows, num_cols]. */
 tgl_status transpose_lay_out(const char *layout, int64_t b, int64_t m, int64_t n, int64_t strides[3]);
 
-/* Of one matrix, or of a batch. */
+/* For one matrix, or a batch. */
 void transpose_oracle(case_problem *c);
 
 #endif

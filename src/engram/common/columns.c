@@ -79,9 +79,9 @@ tgl_kernel tgl_columns_kernel(const tgl_columns *c, const char *name)
                            { "OFFSET_BYTES", c->offset_bytes } } };
 }
 
-/* Few tokens spread over the SMs; of many a block has several rounds, so that what it works out first, the
- * reciprocals, serves them all. (One block of 768 threads an SM is not faster on an H200 than 3 of 256.) Tokens that a
- * tile has beside its own do not make it one more wave. */
+/* Few tokens are spread over all SMs. With many, a block has several rounds, and the reciprocals that it computes first serve
+ * all of them. (One block of 768 threads per SM is not faster on an H200 than 3 of 256.) The tokens that a tile has beside
+ * its own must not cost another wave. */
 tgl_shape tgl_columns_shape(tgl_columns *c, int sm_blocks, int window_threads, int64_t more_tokens, int64_t more_bytes,
                             const tgl_target *target)
 {
@@ -98,10 +98,10 @@ tgl_shape tgl_columns_shape(tgl_columns *c, int sm_blocks, int window_threads, i
     c->slots_stride = c->slots * c->token_stride;
     const int64_t window_bytes = 8 * tgl_window_words(c->max_ngram), room = COLUMN_WINDOW_BYTES / window_bytes;
     const int64_t rounds = tgl_ceil_div(tile, c->slots);
-    const int64_t most =
+    const int64_t max_windows =
         tgl_min(tgl_min(room, threads / window_threads), c->slots * tgl_min(rounds, COLUMN_MAX_ROUNDS));
-    c->tile_tokens = (int32_t)(most > 2 * more_tokens ? most - more_tokens : most);
-    c->num_windows = (int32_t)most;
+    c->tile_tokens = (int32_t)(max_windows > 2 * more_tokens ? max_windows - more_tokens : max_windows);
+    c->num_windows = (int32_t)max_windows;
     c->by_layer_units = tgl_divisor_of(tgl_max(1, layer_units));
     c->by_chunk_units = tgl_divisor_of(c->chunk_units);
     c->by_heads = tgl_divisor_of(tgl_max(1, c->num_heads));

@@ -14,7 +14,7 @@
 
 #define COLUMN_RULES "max_ngram in 1.." TGL_TEXT(COLUMN_MAX_NGRAM)
 
-/* Of tensors that passed the signature; `out` is [num_layers, num_tokens, columns]. */
+/* For tensors that passed the signature; `out` is [num_layers, num_tokens, columns]. */
 tgl_status tgl_columns_of(const DLTensor *multipliers, const DLTensor *vocab_sizes, const DLTensor *offsets,
                           const DLTensor *out, tgl_columns *c);
 

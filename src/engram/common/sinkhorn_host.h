@@ -6,7 +6,7 @@
 #include "cuda/op.h"
 #include "engram/common/sinkhorn.h"
 
-/* Of tensors that passed the signature. */
+/* For tensors that passed the signature. */
 sinkhorn_matrix tgl_sinkhorn_matrix_of(const DLTensor *matrix, const DLTensor *row_scale, const DLTensor *col_scale);
 
 /* The root of a row's sum of squares. */

@@ -116,7 +116,7 @@ static tgl_shape shape_fwd(void *context, const tgl_target *target)
 {
     gates_fwd_args *a = context;
     const int tokens = GATES_THREADS / gates_columns(a->num_streams, a->num_groups);
-    /* Tokens for which INT32_MAX blocks are too few take terabytes. */
+    /* INT32_MAX blocks are enough: more tokens would take terabytes. */
     return (tgl_shape){ { tgl_ceil_div(a->num_tokens, tokens) }, .block = GATES_THREADS, TGL_ARGS(*a) };
 }
 

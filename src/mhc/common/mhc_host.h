@@ -16,7 +16,7 @@ extern const tgl_params TGL_MHC_PARAMS;
     " sinkhorn_repeat: int in 0..2147483647 = 20"
 #define MHC_PRE "has_pre_eps: bool, pre_eps: float >= 0 with has_pre_eps"
 #define MHC_POST "has_post_mult: bool, post_mult: float >= 0 with has_post_mult, post_eps: float >= 0"
-/* In parentheses, so that it is compared: the first tensor determines num_streams by the dimension before. */
+/* A size in parentheses is only compared: num_streams is defined by the dimension before. */
 #define MHC_SQUARE "f32[num_tokens, num_streams, (num_streams)]"
 /* Mixes of a token: n of pre, n of post, n * n of comb; of num_groups of them. */
 #define MHC_MIXES "num_streams * (num_streams + 2 if num_groups > 2 else num_groups)"

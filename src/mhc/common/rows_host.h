@@ -19,7 +19,7 @@ static inline rows_out tgl_rows_out(const DLTensor *t)
     return (rows_out){ tgl_data(t), tgl_step_of(t, 0), t->ndim > 2 ? tgl_step_of(t, 1) : 0 };
 }
 
-/* Of elements of 2 or 4 bytes: strides count 2 bytes. */
+/* For elements of 2 or 4 bytes: strides in units of 2 bytes. */
 static inline int64_t tgl_rows_halves(const DLTensor *t) { return tgl_dtype_bits(t->dtype) / 16; }
 static inline rows_in tgl_rows_in_halves(const DLTensor *t)
 {
