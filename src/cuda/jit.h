@@ -5,7 +5,7 @@
 #define TEGULA_JIT_H
 
 #include "cuda/cache.h"
-#include "cuda/launch.h"
+#include "cuda/kernel.h"
 
 /* Kernel text, embedded at build time by tools/embed.c. */
 typedef struct {

@@ -10,27 +10,7 @@
 #define TEGULA_LAUNCH_H
 
 #include "core/tensor.h"
-
-enum { TGL_MAX_MACROS = 12 };
-typedef struct {
-    const char *name;
-    int64_t value;
-} tgl_macro;
-
-/* src/<name>.cu, compiled with -D<macro>=<value> for each macro with a name. The entry is the part after
- * the slash. */
-typedef struct {
-    const char *name;
-    tgl_macro macros[TGL_MAX_MACROS];
-} tgl_kernel;
-
-/* One more macro, behind those that the kernel has. Their order is part of its key. */
-static inline void tgl_add_macro(tgl_kernel *kernel, const char *name, int64_t value)
-{
-    tgl_macro *m = kernel->macros;
-    while (m->name) m++;
-    *m = (tgl_macro){ name, value };
-}
+#include "cuda/kernel.h"
 
 /* A tensor of 16-bit elements whose boxes the kernel copies as one (tensor_load_*), with a swizzle of 128 bytes. The
  * launch encodes it into the arguments. */
