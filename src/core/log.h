@@ -13,11 +13,4 @@ void tgl_log(tgl_log_level level, const char *format, ...) __attribute__((format
 /* Is a line of this level wanted? One load; lets a caller skip the work of making it. */
 bool tgl_log_wants(tgl_log_level level);
 
-/* At level call: how many indices are >= n, and the first of them. `indices` has passed its checks, is i32
- * or i64 and has one or two dimensions; one on a GPU is not read. The second looks only at rows where both
- * flags (bool, packed, NULL for all true) are set. */
-void tgl_log_indices(const char *name, const DLTensor *indices, int64_t n);
-void tgl_log_indices_where(const char *name, const DLTensor *indices, int64_t n, const DLTensor *flags,
-                           const DLTensor *more_flags);
-
 #endif

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * settings.h - every TEGULA_* variable: read here only, once, at the first use of any. In a setuid program
- * they are ignored. docs/environment.md describes them. */
+ * they are ignored. docs/environment.md describes them.
+ *
+ * settings, log and status use each other: a failure is a line of the log, whether a line is written is a setting, and a
+ * bad setting is a line or a failure. Everything else of the library may use all three. */
 #ifndef TEGULA_SETTINGS_H
 #define TEGULA_SETTINGS_H
 

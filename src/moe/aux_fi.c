@@ -2,7 +2,7 @@
  * aux_fi.c - tgl_moe_aux_fi: the histogram of experts over that of an even choice. */
 #include <inttypes.h>
 
-#include "core/log.h"
+#include "core/log_indices.h"
 #include "moe/common/histogram.h"
 #include "tegula/moe.h"
 

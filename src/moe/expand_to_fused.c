@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-#include "core/log.h"
+#include "core/log_indices.h"
 #include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * group_count.c - tgl_moe_group_count: a histogram. */
-#include "core/log.h"
+#include "core/log_indices.h"
 #include "moe/common/histogram.h"
 #include "tegula/moe.h"
 

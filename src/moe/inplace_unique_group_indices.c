@@ -5,7 +5,7 @@
 
 #include "core/cpu.h"
 #include "core/index.h"
-#include "core/log.h"
+#include "core/log_indices.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"

@@ -2,7 +2,7 @@
  * mask_indices_by_tp.c - tgl_moe_mask_indices_by_tp: every index through tgl_tp_mask. */
 #include "moe/mask_indices_by_tp.h"
 
-#include "core/log.h"
+#include "core/log_indices.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "core/log.h"
+#include "core/log_indices.h"
 #include "core/math.h"
 #include "core/tensor.h"
 #include "core/threads.h"

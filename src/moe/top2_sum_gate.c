@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "core/log.h"
+#include "core/log_indices.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "moe/common/best.h"

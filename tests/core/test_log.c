@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include "child.h"
+#include "core/log_indices.h"
 #include "core/signature.h"
 #include "tegula/moe.h"
 #include "tegula/transpose.h"
