@@ -26,15 +26,29 @@ static const backend *call_on; /* NULL: a call of errors.h, on no device */
     }
 #define CALL_OF(name, sample) &tgl_##name##_signature, sample, call_##name
 
-/* Workspace and workspace_bytes of an op, in OP. The size is asked only of calls that are made. */
-#define CALL_WORKSPACE(size) \
-    call_on ? call_workspace(call_on, size) : memory + MEMORY_BYTES / 2, call_on ? (size) : (size_t)MEMORY_BYTES / 2
 static inline void *call_workspace(const backend *b, size_t bytes)
 {
     void *workspace = NULL;
     if (!backend_is_cpu(b)) CHECK_OK(tgl_workspace_get(b->device.device_id, bytes, b->stream, &workspace));
     return workspace;
 }
+
+/* As OP, but the workspace follows the arguments; `of` are those of its size, such as (t[0], t[1]). The size is asked only
+ * of calls that are made: those of errors.h may have tensors without a shape. */
+#define OP_WITH_WORKSPACE(name, of, ...)                                                                             \
+    extern tgl_signature tgl_##name##_signature;                                                                     \
+    static inline size_t size_of_##name(DLTensor *const *t) { return tgl_##name##_workspace_size of; }               \
+    static inline tgl_status call_with_##name(DLTensor *const *t, const void *params, void *workspace, size_t bytes) \
+    {                                                                                                                \
+        return tgl_##name(__VA_ARGS__, workspace, bytes, call_on ? call_on->stream : NULL);                          \
+    }                                                                                                                \
+    static inline tgl_status call_##name(DLTensor *const *t, const void *params)                                     \
+    {                                                                                                                \
+        if (!call_on) return call_with_##name(t, params, memory + MEMORY_BYTES / 2, MEMORY_BYTES / 2);               \
+        const size_t bytes = size_of_##name(t);                                                                      \
+        return call_with_##name(t, params, call_workspace(call_on, bytes), bytes);                                   \
+    }
+#define WORKSPACE_OF(name) &(workspace_op){ &tgl_##name##_signature, call_##name, call_with_##name, size_of_##name }
 
 /* ---- arguments ---- */
 
@@ -141,5 +155,51 @@ static inline void check_call(const backend *b, tgl_signature *s, errors_invoke 
 }
 #define CALL_ARGS(...) (const call_arg[]){ __VA_ARGS__ }, sizeof((const call_arg[]){ __VA_ARGS__ }) / sizeof(call_arg)
 #define CALL(name, b, params, ...) check_call(b, &tgl_##name##_signature, call_##name, params, CALL_ARGS(__VA_ARGS__))
+
+/* ---- workspaces ---- */
+
+/* An op that takes a workspace, by the tensors of its signature. */
+typedef struct {
+    tgl_signature *signature;
+    errors_invoke invoke;
+    tgl_status (*call)(DLTensor *const *t, const void *params, void *workspace, size_t bytes);
+    size_t (*size)(DLTensor *const *t);
+} workspace_op;
+
+/* Reported before anything is touched: the tensors have addresses that belong to nobody. The CPU needs no
+ * workspace. */
+static inline void check_workspace_errors(const workspace_op *op, const char *sample)
+{
+    errors_call *c = errors_open(op->signature, sample, op->invoke, 1);
+    REQUIRE(c);
+    for (int i = 0; i < c->t->num_tensors; i++) c->own[i].data = (void *)((uintptr_t)(i + 1) << 40);
+    char text[128];
+    const size_t want = op->size(c->tensors);
+    REQUIRE(want > 0);
+    snprintf(text, sizeof text, "workspace: is NULL, want %zu bytes of device memory", want);
+    CHECK_FAILS(op->call(c->tensors, c->given, NULL, want), TGL_ERR_WORKSPACE, text);
+    snprintf(text, sizeof text, "workspace_bytes: is %zu, want >= %zu", want - 1, want);
+    CHECK_FAILS(op->call(c->tensors, c->given, memory, want - 1), TGL_ERR_WORKSPACE, text);
+    snprintf(text, sizeof text, "workspace: address is %p, want a multiple of 256", (void *)(memory + 128));
+    CHECK_FAILS(op->call(c->tensors, c->given, memory + 128, want), TGL_ERR_WORKSPACE, text);
+    c = errors_open(op->signature, sample, op->invoke, 0);
+    REQUIRE(c);
+    CHECK_INT(op->size(c->tensors), 0);
+}
+
+/* The size never shrinks as tokens are added, so that the largest batch decides. `sizes` are the others. */
+static inline void check_workspace_grows(const workspace_op *op, const char *sizes)
+{
+    size_t before = 0;
+    for (int64_t tokens = 0; tokens < 1000000; tokens += 1 + tokens / 8) {
+        char sample[256];
+        snprintf(sample, sizeof sample, "num_tokens=%" PRId64 " %s", tokens, sizes);
+        errors_call *const c = errors_open(op->signature, sample, op->invoke, 1);
+        REQUIRE(c);
+        const size_t bytes = op->size(c->tensors);
+        CHECK_THAT(bytes >= before, "%s: %zu bytes, fewer tokens need %zu", sample, bytes, before);
+        before = bytes;
+    }
+}
 
 #endif

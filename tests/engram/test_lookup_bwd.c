@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * tgl_engram_lookup_bwd, on every device of the tests. Written from the specification: gradients of a row are added in
  * chunks of 32, in the order of their positions, then the chunks are. */
-#include "errors.h"
+#include "calls.h"
 #include "replay.h"
 #include "tegula/engram.h"
 
@@ -173,12 +173,21 @@ TEST(num_sms)
 /* ---- errors ---- */
 
 extern tgl_signature tgl_engram_lookup_bwd_signature;
+static tgl_status call_with(DLTensor *const *t, const void *params, void *workspace, size_t bytes)
+{
+    return tgl_engram_lookup_bwd(t[0], t[1], t[2], t[3], t[4], t[5], params, workspace, bytes, NULL);
+}
 static tgl_status invoke(DLTensor *const *t, const void *params)
 {
     static _Alignas(256) unsigned char workspace[1 << 17];
-    return tgl_engram_lookup_bwd(t[0], t[1], t[2], t[3], t[4], t[5], params, workspace, sizeof workspace, NULL);
+    return call_with(t, params, workspace, sizeof workspace);
 }
-#define GOOD_CALL &tgl_engram_lookup_bwd_signature, "num_tokens=3 num_columns=2 dim=4 table_rows=5", invoke
+static size_t workspace_size(DLTensor *const *t) /* of tensors on the CPU, too, where no workspace is used */
+{
+    return tgl_on_cpu(t[0]) ? 0 : tgl_engram_lookup_bwd_workspace_size(t[0], t[1], NULL);
+}
+#define SAMPLE "num_tokens=3 num_columns=2 dim=4 table_rows=5"
+#define GOOD_CALL &tgl_engram_lookup_bwd_signature, SAMPLE, invoke
 #define PARAMS ((tgl_engram_lookup_params *)(void *)c->params)
 
 TEST(errors)
@@ -193,6 +202,12 @@ TEST(errors)
                 c->tensors[2] = NULL;
                 PARAMS->row_begin = 1, "unique_rows: dtype is i32, want i64 for rows up to 9223372036854775807");
     CHECK_ERROR(x[3].shape[0] = 5, "unique_rows: shape is [5], want [6]");
+}
+
+TEST(errors_of_workspace)
+{
+    check_workspace_errors(&(workspace_op){ &tgl_engram_lookup_bwd_signature, invoke, call_with, workspace_size },
+                           SAMPLE);
 }
 
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

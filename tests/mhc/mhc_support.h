@@ -43,30 +43,24 @@ static int64_t num_columns = 100;
 OP(mhc_expand_fwd, t[0], t[1])
 OP(mhc_expand_bwd, t[0], t[1])
 OP(mhc_head_compute_mix_fwd, t[0], t[1], t[2], t[3], params)
-OP(mhc_head_compute_mix_bwd, t[0], t[1], t[2], t[3], t[4], t[5], t[6],
-   CALL_WORKSPACE(tgl_mhc_head_compute_mix_bwd_workspace_size(t[0])))
-OP(mhc_norm_fn_fwd, t[0], t[1], t[2], t[3], t[4], t[5], params,
-   CALL_WORKSPACE(tgl_mhc_norm_fn_fwd_workspace_size(t[0], t[1])))
-OP(mhc_norm_fn_bwd, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params,
-   CALL_WORKSPACE(tgl_mhc_norm_fn_bwd_workspace_size(t[1], t[2])))
-OP(mhc_norm_fn_parts_fwd, t[0], t[1], t[2], t[3], t[4],
-   CALL_WORKSPACE(tgl_mhc_norm_fn_parts_fwd_workspace_size(t[0], t[1])))
+OP_WITH_WORKSPACE(mhc_head_compute_mix_bwd, (t[0]), t[0], t[1], t[2], t[3], t[4], t[5], t[6])
+OP_WITH_WORKSPACE(mhc_norm_fn_fwd, (t[0], t[1]), t[0], t[1], t[2], t[3], t[4], t[5], params)
+OP_WITH_WORKSPACE(mhc_norm_fn_bwd, (t[1], t[2]), t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params)
+OP_WITH_WORKSPACE(mhc_norm_fn_parts_fwd, (t[0], t[1]), t[0], t[1], t[2], t[3], t[4])
 OP(mhc_norm_fn_finish_fwd, t[0], t[1], t[2], t[3], t[4], num_columns, params)
 OP(mhc_post_fwd, t[0], t[1], t[2], t[3], t[4])
 OP(mhc_post_bwd, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8])
 OP(mhc_pre_apply_mix_fwd, t[0], t[1], t[2])
 OP(mhc_pre_apply_mix_bwd, t[0], t[1], t[2], t[3], t[4], params && *(const bool *)params)
 OP(mhc_pre_finish_fwd, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params)
-OP(mhc_pre_fwd, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11], t[12], t[13], params,
-   CALL_WORKSPACE(tgl_mhc_pre_fwd_workspace_size(t[0], t[1])))
+OP_WITH_WORKSPACE(mhc_pre_fwd, (t[0], t[1]), t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], t[9], t[10], t[11],
+                  t[12], t[13], params)
 OP(mhc_pre_split_mixes_fwd, t[0], t[1], t[2], t[3], t[4], t[5], params)
-OP(mhc_pre_split_mixes_bwd, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params,
-   CALL_WORKSPACE(tgl_mhc_pre_split_mixes_bwd_workspace_size(t[0])))
+OP_WITH_WORKSPACE(mhc_pre_split_mixes_bwd, (t[0]), t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params)
 OP(mhc_sinkhorn_fwd, t[0], t[1], params)
 OP(mhc_sinkhorn_bwd, t[0], t[1], t[2], params)
 OP(mhc_split_sinkhorn_fwd, t[0], t[1], t[2], t[3], t[4], t[5], params)
-OP(mhc_split_sinkhorn_bwd, t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params,
-   CALL_WORKSPACE(tgl_mhc_split_sinkhorn_bwd_workspace_size(t[0])))
+OP_WITH_WORKSPACE(mhc_split_sinkhorn_bwd, (t[0]), t[0], t[1], t[2], t[3], t[4], t[5], t[6], t[7], t[8], params)
 
 #define PARAMS(...) (&(tgl_mhc_params){ __VA_ARGS__ })
 /* An argument of f32, exact or within a bound, and one of bf16. */

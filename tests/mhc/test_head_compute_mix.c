@@ -24,15 +24,23 @@ TEST(graph)
     check_replayed("mhc_head_compute_mix_bwd", "num_tokens=200", 1);
 }
 
-#define GOOD_CALL CALL_OF(mhc_head_compute_mix_fwd, "num_tokens=3 num_streams=4")
-#define GOOD_CALL_BWD CALL_OF(mhc_head_compute_mix_bwd, "num_tokens=3 num_streams=4")
+#define SAMPLE "num_tokens=3 num_streams=4"
+#define GOOD_CALL CALL_OF(mhc_head_compute_mix_fwd, SAMPLE)
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(GOOD_CALL_BWD);
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_BF16), "mixes: dtype is bf16, want f32");
     CHECK_ERROR(x[1].shape[0] = 2, "scale: shape is [2], want [1]");
 }
 
 TEST(empty) { check_empty(CALL_OF(mhc_head_compute_mix_fwd, "num_tokens=0 num_streams=4")); }
-TEST(no_driver) { check_no_driver(GOOD_CALL), check_no_driver(GOOD_CALL_BWD); }
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
+#undef GOOD_CALL
+
+#define GOOD_CALL CALL_OF(mhc_head_compute_mix_bwd, SAMPLE)
+TEST(errors_bwd)
+{
+    check_errors(GOOD_CALL);
+}
+TEST(errors_of_workspace) { check_workspace_errors(WORKSPACE_OF(mhc_head_compute_mix_bwd), SAMPLE); }
+TEST(no_driver_bwd) { check_no_driver(GOOD_CALL); }

@@ -96,11 +96,13 @@ TEST(batches)
 
 TEST(graph) { check_replayed("mhc_norm_fn_bwd", "num_tokens=20 hidden=136", 1); }
 
-#define GOOD_CALL CALL_OF(mhc_norm_fn_bwd, "num_tokens=3 num_streams=2 hidden=5 num_rows=4")
+#define SAMPLE "num_tokens=3 num_streams=2 hidden=5 num_rows=4"
+#define GOOD_CALL CALL_OF(mhc_norm_fn_bwd, SAMPLE)
 TEST(errors)
 {
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[1].dtype = tgl_dtype_to_dlpack(TGL_F16), "residual: dtype is f16, want bf16");
 }
 
+TEST(errors_of_workspace) { check_workspace_errors(WORKSPACE_OF(mhc_norm_fn_bwd), SAMPLE); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

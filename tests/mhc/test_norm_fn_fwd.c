@@ -102,7 +102,8 @@ TEST(many_trips)
 
 TEST(graph) { check_replayed("mhc_norm_fn_fwd", "num_tokens=70 hidden=128", 1); }
 
-#define GOOD_CALL CALL_OF(mhc_norm_fn_fwd, "num_tokens=3 num_streams=2 hidden=5 num_rows=4")
+#define SIZES_OF_CALL "num_streams=2 hidden=5 num_rows=4"
+#define GOOD_CALL CALL_OF(mhc_norm_fn_fwd, "num_tokens=3 " SIZES_OF_CALL)
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -110,5 +111,6 @@ TEST(errors)
     CHECK_ERROR(x[1].shape[1] = 9; x[1].strides = NULL, "fn: shape is [4, 9], want [1..80, 10]");
 }
 
-TEST(empty) { check_empty(CALL_OF(mhc_norm_fn_fwd, "num_tokens=0 num_streams=2 hidden=5 num_rows=4")); }
+TEST(errors_of_workspace) { check_workspace_errors(WORKSPACE_OF(mhc_norm_fn_fwd), "num_tokens=3 " SIZES_OF_CALL); }
+TEST(empty) { check_empty(CALL_OF(mhc_norm_fn_fwd, "num_tokens=0 " SIZES_OF_CALL)); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -65,5 +65,9 @@ TEST(errors)
                 x[3].strides = x[4].strides = NULL, "num_splits: is 3, want 1, 2, 4, 8 or 16");
 }
 
+TEST(errors_of_workspace)
+{
+    check_workspace_errors(WORKSPACE_OF(mhc_norm_fn_parts_fwd), "num_tokens=3 " SIZES_OF_CALL);
+}
 TEST(empty) { check_empty(CALL_OF(mhc_norm_fn_parts_fwd, "num_tokens=0 " SIZES_OF_CALL)); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

@@ -514,5 +514,6 @@ TEST(errors)
                 x[12].strides = NULL, "scale: shape is [2], want [3] with comb_mix");
 }
 
+TEST(errors_of_workspace) { check_workspace_errors(WORKSPACE_OF(mhc_pre_fwd), "num_tokens=3 " SIZES_OF_CALL); }
 TEST(empty) { check_empty(CALL_OF(mhc_pre_fwd, "num_tokens=0 " SIZES_OF_CALL)); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

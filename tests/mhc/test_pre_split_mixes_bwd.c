@@ -62,4 +62,5 @@ TEST(errors)
     CHECK_ERROR(x[1].shape[0] = x[7].shape[0] = 2, "grad_comb: is given, want NULL for mixes without comb");
 }
 
+TEST(errors_of_workspace) { check_workspace_errors(WORKSPACE_OF(mhc_pre_split_mixes_bwd), SAMPLE); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

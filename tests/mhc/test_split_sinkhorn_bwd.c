@@ -51,7 +51,8 @@ TEST(is_sinkhorn_then_split)
 
 TEST(graph) { check_replayed("mhc_split_sinkhorn_bwd", "num_tokens=200", 1); }
 
-#define GOOD_CALL CALL_OF(mhc_split_sinkhorn_bwd, "num_tokens=3 num_columns=8 num_streams=2")
+#define SAMPLE "num_tokens=3 num_columns=8 num_streams=2"
+#define GOOD_CALL CALL_OF(mhc_split_sinkhorn_bwd, SAMPLE)
 TEST(errors)
 {
     check_errors(GOOD_CALL);
@@ -62,4 +63,5 @@ TEST(errors)
                 x[0].strides = x[6].strides = NULL, "grad_pre_mix: shape is [..., 2], want [..., 3]");
 }
 
+TEST(errors_of_workspace) { check_workspace_errors(WORKSPACE_OF(mhc_split_sinkhorn_bwd), SAMPLE); }
 TEST(no_driver) { check_no_driver(GOOD_CALL); }

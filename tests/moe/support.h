@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * support.h - what the tests of the routing ops share beside calls.h and replay.h: cases on a shared workspace,
- * errors of workspaces. */
+ * support.h - what the tests of the routing ops share beside calls.h and replay.h: cases on a shared workspace. */
 #ifndef TEGULA_MOE_SUPPORT_H
 #define TEGULA_MOE_SUPPORT_H
 
@@ -55,52 +54,6 @@ static inline void check_shared_workspace(const case_line *cases, int count)
         }
         verify(k[largest], (4 * count + largest) % 2, "at the end");
         for (int i = 0; i < count; i++) case_close(k[i]);
-    }
-}
-
-/* ---- workspaces ---- */
-
-/* An op that takes a workspace, by the tensors of its signature. */
-typedef struct {
-    tgl_signature *signature;
-    errors_invoke invoke;
-    tgl_status (*call)(DLTensor *const *t, const void *params, void *workspace, size_t bytes);
-    size_t (*size)(DLTensor *const *t);
-} workspace_op;
-
-/* Reported before anything is touched: the tensors have addresses that belong to nobody. The CPU needs no
- * workspace. */
-static inline void check_workspace_errors(const workspace_op *op, const char *sample)
-{
-    errors_call *c = errors_open(op->signature, sample, op->invoke, 1);
-    REQUIRE(c);
-    for (int i = 0; i < c->t->num_tensors; i++) c->own[i].data = (void *)((uintptr_t)(i + 1) << 40);
-    char text[128];
-    const size_t want = op->size(c->tensors);
-    REQUIRE(want > 0);
-    snprintf(text, sizeof text, "workspace: is NULL, want %zu bytes of device memory", want);
-    CHECK_FAILS(op->call(c->tensors, c->given, NULL, want), TGL_ERR_WORKSPACE, text);
-    snprintf(text, sizeof text, "workspace_bytes: is %zu, want >= %zu", want - 1, want);
-    CHECK_FAILS(op->call(c->tensors, c->given, memory, want - 1), TGL_ERR_WORKSPACE, text);
-    snprintf(text, sizeof text, "workspace: address is %p, want a multiple of 256", (void *)(memory + 128));
-    CHECK_FAILS(op->call(c->tensors, c->given, memory + 128, want), TGL_ERR_WORKSPACE, text);
-    c = errors_open(op->signature, sample, op->invoke, 0);
-    REQUIRE(c);
-    CHECK_INT(op->size(c->tensors), 0);
-}
-
-/* The size never shrinks as tokens are added, so that the largest batch decides. `sizes` are the others. */
-static inline void check_workspace_grows(const workspace_op *op, const char *sizes)
-{
-    size_t before = 0;
-    for (int64_t tokens = 0; tokens < 1000000; tokens += 1 + tokens / 8) {
-        char sample[256];
-        snprintf(sample, sizeof sample, "num_tokens=%" PRId64 " %s", tokens, sizes);
-        errors_call *const c = errors_open(op->signature, sample, op->invoke, 1);
-        REQUIRE(c);
-        const size_t bytes = op->size(c->tensors);
-        CHECK_THAT(bytes >= before, "%s: %zu bytes, fewer tokens need %zu", sample, bytes, before);
-        before = bytes;
     }
 }
 
