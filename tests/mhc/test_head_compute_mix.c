@@ -41,6 +41,7 @@ TEST(no_driver) { check_no_driver(GOOD_CALL); }
 TEST(errors_bwd)
 {
     check_errors(GOOD_CALL);
+    CHECK_ERROR(x[4].shape[1] = 3; x[4].strides = NULL, "grad_mixes: shape is [3, 3], want [3, 4]");
 }
 TEST(errors_of_workspace) { check_workspace_errors(WORKSPACE_OF(mhc_head_compute_mix_bwd), SAMPLE); }
 TEST(no_driver_bwd) { check_no_driver(GOOD_CALL); }

@@ -102,6 +102,8 @@ TEST(errors)
 {
     check_errors(GOOD_CALL);
     CHECK_ERROR(x[1].dtype = tgl_dtype_to_dlpack(TGL_F16), "residual: dtype is f16, want bf16");
+    CHECK_ERROR(x[6].strides[1] = 4,
+                "grad_residual: strides are [10, 4, 1], want 1 in the last dimension, and rows that do not overlap");
 }
 
 TEST(errors_of_workspace) { check_workspace_errors(WORKSPACE_OF(mhc_norm_fn_bwd), SAMPLE); }

@@ -57,14 +57,15 @@ TEST(graph)
     check_replayed("mhc_post_bwd", "num_tokens=3 hidden=264", 1);
 }
 
-#define GOOD_CALL CALL_OF(mhc_post_fwd, "num_tokens=3 hidden=5 num_streams=2")
-#define GOOD_CALL_BWD CALL_OF(mhc_post_bwd, "num_tokens=3 hidden=5 num_streams=2")
+#define SAMPLE "num_tokens=3 hidden=5 num_streams=2"
+#define GOOD_CALL CALL_OF(mhc_post_fwd, SAMPLE)
 TEST(errors)
 {
     check_errors(GOOD_CALL);
-    check_errors(GOOD_CALL_BWD);
     CHECK_ERROR(x[0].dtype = tgl_dtype_to_dlpack(TGL_F16), "x: dtype is f16, want bf16");
     CHECK_ERROR(x[3].shape[2] = 3; x[3].strides = NULL, "comb_mix: shape is [3, 2, 3], want [3, 2, 2]");
+    CHECK_ERROR(x[4].strides[1] = 4,
+                "out: strides are [10, 4, 1], want 1 in the last dimension, and rows that do not overlap");
 }
 
 TEST(empty)
@@ -72,4 +73,15 @@ TEST(empty)
     check_empty(CALL_OF(mhc_post_fwd, "num_tokens=0 hidden=8 num_streams=4"));
     check_empty(CALL_OF(mhc_post_bwd, "num_tokens=0 hidden=8 num_streams=4"));
 }
-TEST(no_driver) { check_no_driver(GOOD_CALL), check_no_driver(GOOD_CALL_BWD); }
+TEST(no_driver) { check_no_driver(GOOD_CALL); }
+#undef GOOD_CALL
+
+#define GOOD_CALL CALL_OF(mhc_post_bwd, SAMPLE)
+TEST(errors_bwd)
+{
+    check_errors(GOOD_CALL);
+    CHECK_ERROR(c->tensors[4] = NULL, "comb_mix: is NULL, want a tensor with grad_comb_mix");
+    CHECK_ERROR(x[6].strides[0] = 9,
+                "grad_residual: strides are [9, 5, 1], want 1 in the last dimension, and rows that do not overlap");
+}
+TEST(no_driver_bwd) { check_no_driver(GOOD_CALL); }
