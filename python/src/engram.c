@@ -151,45 +151,25 @@ static bool has_value(const DLTensor *hidden_states, const DLTensor *kv)
 
 THUNK(fused_weight) { return tgl_engram_fused_weight(a->weight_hidden, a->weight_embed, a->out, a->stream); }
 
-THUNK(engram_gate_fwd)
-{
-    const tgl_engram_gate_params params = GATE_PARAMS(a);
-    return tgl_engram_gate_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->image_token_mask,
-                               a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k, &params, a->stream);
-}
-THUNK(engram_gate_fwd_alone)
-{
-    const tgl_engram_gate_params params = GATE_PARAMS(a);
-    return tgl_engram_gate_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->image_token_mask,
-                               a->output, NULL, NULL, NULL, NULL, &params, a->stream);
-}
-CHECK(engram_gate_kv_fwd) { return has_value(a->hidden_states, a->kv); }
-THUNK(engram_gate_kv_fwd)
-{
-    const tgl_engram_gate_params params = GATE_PARAMS(a);
-    key_and_value kv;
-    split(a->kv, &kv);
-    return tgl_engram_gate_fwd(a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed, a->image_token_mask,
-                               a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k, &params, a->stream);
-}
-CHECK(engram_gate_kv_fwd_alone) { return has_value(a->hidden_states, a->kv); }
-THUNK(engram_gate_kv_fwd_alone)
-{
-    const tgl_engram_gate_params params = GATE_PARAMS(a);
-    key_and_value kv;
-    split(a->kv, &kv);
-    return tgl_engram_gate_fwd(a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed, a->image_token_mask,
-                               a->output, NULL, NULL, NULL, NULL, &params, a->stream);
-}
-CHECK(engram_gate_kv_fwd_inplace) { return has_value(a->hidden_states, a->kv); }
-THUNK(engram_gate_kv_fwd_inplace)
-{
-    const tgl_engram_gate_params params = GATE_PARAMS(a);
-    key_and_value kv;
-    split(a->kv, &kv);
-    return tgl_engram_gate_fwd(a->hidden_states, &kv.k, &kv.v, a->weight_hidden, a->weight_embed, a->image_token_mask,
-                               a->hidden_states, NULL, NULL, NULL, NULL, &params, a->stream);
-}
+/* The last five arguments are the output, then what is saved for the gradient. */
+#define GATE_FWD_OF(k_, v_, ...)                                                                                       \
+    tgl_engram_gate_fwd(a->hidden_states, k_, v_, a->weight_hidden, a->weight_embed, a->image_token_mask, __VA_ARGS__, \
+                        &(tgl_engram_gate_params)GATE_PARAMS(a), a->stream)
+#define GATE_FWD(op, ...) \
+    THUNK(op) { return GATE_FWD_OF(a->k, a->v, __VA_ARGS__); }
+#define GATE_KV_FWD(op, ...)                                 \
+    CHECK(op) { return has_value(a->hidden_states, a->kv); } \
+    THUNK(op)                                                \
+    {                                                        \
+        key_and_value kv;                                    \
+        split(a->kv, &kv);                                   \
+        return GATE_FWD_OF(&kv.k, &kv.v, __VA_ARGS__);       \
+    }
+GATE_FWD(engram_gate_fwd, a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k)
+GATE_FWD(engram_gate_fwd_alone, a->output, NULL, NULL, NULL, NULL)
+GATE_KV_FWD(engram_gate_kv_fwd, a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k)
+GATE_KV_FWD(engram_gate_kv_fwd_alone, a->output, NULL, NULL, NULL, NULL)
+GATE_KV_FWD(engram_gate_kv_fwd_inplace, a->hidden_states, NULL, NULL, NULL, NULL)
 
 CHECK(engram_gate_bwd) { return is_within("num_partials", a->num_partials, 0, INT32_MAX); }
 THUNK(engram_gate_bwd)
@@ -250,22 +230,18 @@ THUNK(grad_w_reduce)
     "grad_conv_partial: f32[num_partials * want_conv, C, K], " \
     "grad_bias_partial: f32[num_partials * want_bias, C]"
 
-CHECK(short_conv) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
-THUNK(short_conv)
-{
-    const tgl_engram_batch batch = CONV_BATCH(a);
-    const tgl_engram_short_conv_params params = CONV_PARAMS(a);
-    return tgl_engram_short_conv_fwd(a->x, a->norm_weight, a->conv_weight, a->bias, a->residual, a->mask, a->ring,
-                                     a->out, a->rstd, &batch, &params, a->stream);
-}
-CHECK(short_conv_alone) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
-THUNK(short_conv_alone)
-{
-    const tgl_engram_batch batch = CONV_BATCH(a);
-    const tgl_engram_short_conv_params params = CONV_PARAMS(a);
-    return tgl_engram_short_conv_fwd(a->x, a->norm_weight, a->conv_weight, a->bias, a->residual, a->mask, a->ring,
-                                     a->out, NULL, &batch, &params, a->stream);
-}
+#define SHORT_CONV(op, rstd_)                                                                                          \
+    CHECK(op) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }                                         \
+    THUNK(op)                                                                                                          \
+    {                                                                                                                  \
+        const tgl_engram_batch batch = CONV_BATCH(a);                                                                  \
+        const tgl_engram_short_conv_params params = CONV_PARAMS(a);                                                    \
+        return tgl_engram_short_conv_fwd(a->x, a->norm_weight, a->conv_weight, a->bias, a->residual, a->mask, a->ring, \
+                                         a->out, rstd_, &batch, &params, a->stream);                                   \
+    }
+SHORT_CONV(short_conv, a->rstd)
+SHORT_CONV(short_conv_alone, NULL)
+
 /* ---- gate and short convolution ---- */
 
 #define GATE_CONV_ARGS                                                                                           \

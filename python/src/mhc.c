@@ -8,6 +8,15 @@
 #include "row_args.h"
 #include "tegula/mhc.h"
 
+/* ---- fields of tgl_mhc_params ---- */
+
+#define GATE_FIELDS(a)                                                                                              \
+    .has_pre_eps = true, .pre_eps = (float)(a)->pre_eps, .has_post_mult = true, .post_mult = (float)(a)->post_mult, \
+    .post_eps = (float)(a)->post_eps
+#define SINKHORN_FIELDS(a, eps) .has_sinkhorn_eps = true, .sinkhorn_eps = (float)(eps), .sinkhorn_repeat = (a)->repeat
+#define FINISH_FIELDS(a) \
+    .has_rms_eps = true, .rms_eps = (float)(a)->rms_eps, GATE_FIELDS(a), SINKHORN_FIELDS(a, (a)->sinkhorn_eps)
+
 /* ---- streams ---- */
 
 CHECK(mhc_expand_fwd) { return is_within("num_streams", a->num_streams, 1, 8); }
@@ -46,55 +55,27 @@ THUNK(mhc_norm_fn_fwd)
                                a->workspace, a->workspace_bytes, a->stream);
 }
 
-WORKSPACE(mhc_norm_fn_bwd) { return tgl_mhc_norm_fn_bwd_workspace_size(a->residual, a->fn); }
-THUNK(mhc_norm_fn_bwd)
-{
-    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps };
-    return tgl_mhc_norm_fn_bwd(a->grad_mixes, a->residual, a->fn, NULL, a->out_mul, a->sqrsum, a->grad_residual,
-                               a->grad_fn, NULL, &params, a->workspace, a->workspace_bytes, a->stream);
-}
-WORKSPACE(mhc_norm_fn_bwd_into) { return tgl_mhc_norm_fn_bwd_workspace_size(a->residual, a->fn); }
-THUNK(mhc_norm_fn_bwd_into)
-{
-    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps, .accumulate = true };
-    return tgl_mhc_norm_fn_bwd(a->grad_mixes, a->residual, a->fn, NULL, a->out_mul, a->sqrsum, a->grad_residual,
-                               a->grad_fn, NULL, &params, a->workspace, a->workspace_bytes, a->stream);
-}
-WORKSPACE(mhc_norm_fn_bwd_weighted_into) { return tgl_mhc_norm_fn_bwd_workspace_size(a->residual, a->fn); }
-THUNK(mhc_norm_fn_bwd_weighted_into)
-{
-    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps, .accumulate = true };
-    return tgl_mhc_norm_fn_bwd(a->grad_mixes, a->residual, a->fn, a->norm_weight, a->out_mul, a->sqrsum,
-                               a->grad_residual, a->grad_fn, a->grad_norm_weight, &params, a->workspace,
-                               a->workspace_bytes, a->stream);
-}
-WORKSPACE(mhc_norm_fn_bwd_weighted) { return tgl_mhc_norm_fn_bwd_workspace_size(a->residual, a->fn); }
-THUNK(mhc_norm_fn_bwd_weighted)
-{
-    const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps };
-    return tgl_mhc_norm_fn_bwd(a->grad_mixes, a->residual, a->fn, a->norm_weight, a->out_mul, a->sqrsum,
-                               a->grad_residual, a->grad_fn, a->grad_norm_weight, &params, a->workspace,
-                               a->workspace_bytes, a->stream);
-}
+/* Written, or added to; with a gain, or without. */
+#define NORM_FN_BWD(op, norm_weight_, grad_norm_weight_, accumulate_)                                               \
+    WORKSPACE(op) { return tgl_mhc_norm_fn_bwd_workspace_size(a->residual, a->fn); }                                \
+    THUNK(op)                                                                                                       \
+    {                                                                                                               \
+        const tgl_mhc_params params = { .has_rms_eps = true, .rms_eps = (float)a->eps, .accumulate = accumulate_ }; \
+        return tgl_mhc_norm_fn_bwd(a->grad_mixes, a->residual, a->fn, norm_weight_, a->out_mul, a->sqrsum,          \
+                                   a->grad_residual, a->grad_fn, grad_norm_weight_, &params, a->workspace,          \
+                                   a->workspace_bytes, a->stream);                                                  \
+    }
+NORM_FN_BWD(mhc_norm_fn_bwd, NULL, NULL, false)
+NORM_FN_BWD(mhc_norm_fn_bwd_into, NULL, NULL, true)
+NORM_FN_BWD(mhc_norm_fn_bwd_weighted, a->norm_weight, a->grad_norm_weight, false)
+NORM_FN_BWD(mhc_norm_fn_bwd_weighted_into, a->norm_weight, a->grad_norm_weight, true)
 
 #define PRE_ARGS                                                                                              \
     "residual[T, N, H], fn[P, K], scale[G], base[P], norm_weight[K]?, input_weight[H]?, norm: bool = False, " \
     "rms_eps: float = 1e-6, pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, norm_eps: float = 1e-6, "      \
     "post_mult: float = 2.0, post_eps: float = 0.0, norm_scale: float = 1.0, repeat: int = 20"
-#define PRE_PARAMS(a)                           \
-    { .has_rms_eps = true,                      \
-      .rms_eps = (float)(a)->rms_eps,           \
-      .has_pre_eps = true,                      \
-      .pre_eps = (float)(a)->pre_eps,           \
-      .has_sinkhorn_eps = true,                 \
-      .sinkhorn_eps = (float)(a)->sinkhorn_eps, \
-      .has_norm_eps = true,                     \
-      .norm_eps = (float)(a)->norm_eps,         \
-      .has_post_mult = true,                    \
-      .post_mult = (float)(a)->post_mult,       \
-      .post_eps = (float)(a)->post_eps,         \
-      .norm_scale = (float)(a)->norm_scale,     \
-      .sinkhorn_repeat = (a)->repeat,           \
+#define PRE_PARAMS(a)                                                                                                 \
+    { FINISH_FIELDS(a), .has_norm_eps = true, .norm_eps = (float)(a)->norm_eps, .norm_scale = (float)(a)->norm_scale, \
       .norm = (a)->norm }
 
 /* In C a norm_scale of 0 is the default, 1. Here the default is written as such, and 0 can only be a mistake. */
@@ -105,34 +86,20 @@ static bool can_pre(int64_t repeat, double norm_scale)
     return norm_scale != 0;
 }
 
-CHECK(mhc_pre_fwd) { return can_pre(a->repeat, a->norm_scale); }
-WORKSPACE(mhc_pre_fwd) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
-THUNK(mhc_pre_fwd)
-{
-    const tgl_mhc_params params = PRE_PARAMS(a);
-    return tgl_mhc_pre_fwd(a->residual, a->fn, a->norm_weight, a->scale, a->base, a->input_weight, a->pre_mix,
-                           a->post_mix, a->comb_mix, a->out, NULL, NULL, NULL, NULL, &params, a->workspace,
-                           a->workspace_bytes, a->stream);
-}
-
-/* With two scales, and with one: rows have no output that may be missing. */
-CHECK(mhc_pre_fwd_gates) { return can_pre(a->repeat, a->norm_scale); }
-WORKSPACE(mhc_pre_fwd_gates) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
-THUNK(mhc_pre_fwd_gates)
-{
-    const tgl_mhc_params params = PRE_PARAMS(a);
-    return tgl_mhc_pre_fwd(a->residual, a->fn, a->norm_weight, a->scale, a->base, a->input_weight, a->pre_mix,
-                           a->post_mix, NULL, a->out, NULL, NULL, NULL, NULL, &params, a->workspace, a->workspace_bytes,
-                           a->stream);
-}
-CHECK(mhc_pre_fwd_head) { return can_pre(a->repeat, a->norm_scale); }
-WORKSPACE(mhc_pre_fwd_head) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }
-THUNK(mhc_pre_fwd_head)
-{
-    const tgl_mhc_params params = PRE_PARAMS(a);
-    return tgl_mhc_pre_fwd(a->residual, a->fn, a->norm_weight, a->scale, a->base, a->input_weight, a->pre_mix, NULL,
-                           NULL, a->out, NULL, NULL, NULL, NULL, &params, a->workspace, a->workspace_bytes, a->stream);
-}
+/* With three scales, with two, and with one: rows have no output that may be missing. */
+#define PRE_FWD(op, post_mix_, comb_mix_)                                                                          \
+    CHECK(op) { return can_pre(a->repeat, a->norm_scale); }                                                        \
+    WORKSPACE(op) { return tgl_mhc_pre_fwd_workspace_size(a->residual, a->fn); }                                   \
+    THUNK(op)                                                                                                      \
+    {                                                                                                              \
+        const tgl_mhc_params params = PRE_PARAMS(a);                                                               \
+        return tgl_mhc_pre_fwd(a->residual, a->fn, a->norm_weight, a->scale, a->base, a->input_weight, a->pre_mix, \
+                               post_mix_, comb_mix_, a->out, NULL, NULL, NULL, NULL, &params, a->workspace,        \
+                               a->workspace_bytes, a->stream);                                                     \
+    }
+PRE_FWD(mhc_pre_fwd, a->post_mix, a->comb_mix)
+PRE_FWD(mhc_pre_fwd_gates, a->post_mix, NULL)
+PRE_FWD(mhc_pre_fwd_head, NULL, NULL)
 
 CHECK(mhc_norm_fn_parts_fwd) { return is_within("num_splits", a->num_splits, 1, 16); }
 WORKSPACE(mhc_norm_fn_parts_fwd) { return tgl_mhc_norm_fn_parts_fwd_workspace_size(a->residual, a->fn); }
@@ -151,63 +118,30 @@ THUNK(mhc_norm_fn_finish_fwd)
 #define FINISH_ARGS                                                                                             \
     "residual[T, N, H], out_mul_parts[S, T, P], sqrsum_parts[S, T], scale[G], base[P], rms_eps: float = 1e-6, " \
     "pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, post_mult: float = 2.0, post_eps: float = 0.0, repeat: int = 20"
-#define FINISH_PARAMS(a)                        \
-    { .has_rms_eps = true,                      \
-      .rms_eps = (float)(a)->rms_eps,           \
-      .has_pre_eps = true,                      \
-      .pre_eps = (float)(a)->pre_eps,           \
-      .has_sinkhorn_eps = true,                 \
-      .sinkhorn_eps = (float)(a)->sinkhorn_eps, \
-      .has_post_mult = true,                    \
-      .post_mult = (float)(a)->post_mult,       \
-      .post_eps = (float)(a)->post_eps,         \
-      .sinkhorn_repeat = (a)->repeat }
-
-CHECK(mhc_pre_finish_fwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
-THUNK(mhc_pre_finish_fwd)
-{
-    const tgl_mhc_params params = FINISH_PARAMS(a);
-    return tgl_mhc_pre_finish_fwd(a->residual, a->out_mul_parts, a->sqrsum_parts, a->scale, a->base, a->pre_mix,
-                                  a->post_mix, a->comb_mix, a->out, &params, a->stream);
-}
-CHECK(mhc_pre_finish_fwd_gates) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
-THUNK(mhc_pre_finish_fwd_gates)
-{
-    const tgl_mhc_params params = FINISH_PARAMS(a);
-    return tgl_mhc_pre_finish_fwd(a->residual, a->out_mul_parts, a->sqrsum_parts, a->scale, a->base, a->pre_mix,
-                                  a->post_mix, NULL, a->out, &params, a->stream);
-}
-CHECK(mhc_pre_finish_fwd_head) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
-THUNK(mhc_pre_finish_fwd_head)
-{
-    const tgl_mhc_params params = FINISH_PARAMS(a);
-    return tgl_mhc_pre_finish_fwd(a->residual, a->out_mul_parts, a->sqrsum_parts, a->scale, a->base, a->pre_mix, NULL,
-                                  NULL, a->out, &params, a->stream);
-}
+#define PRE_FINISH_FWD(op, post_mix_, comb_mix_)                                                                     \
+    CHECK(op) { return is_within("repeat", a->repeat, 1, INT32_MAX); }                                               \
+    THUNK(op)                                                                                                        \
+    {                                                                                                                \
+        const tgl_mhc_params params = { FINISH_FIELDS(a) };                                                          \
+        return tgl_mhc_pre_finish_fwd(a->residual, a->out_mul_parts, a->sqrsum_parts, a->scale, a->base, a->pre_mix, \
+                                      post_mix_, comb_mix_, a->out, &params, a->stream);                             \
+    }
+PRE_FINISH_FWD(mhc_pre_finish_fwd, a->post_mix, a->comb_mix)
+PRE_FINISH_FWD(mhc_pre_finish_fwd_gates, a->post_mix, NULL)
+PRE_FINISH_FWD(mhc_pre_finish_fwd_head, NULL, NULL)
 
 /* ---- gates ---- */
 
-CHECK(mhc_pre_split_mixes_fwd) { return is_within("num_streams", a->num_streams, 1, 8); }
-THUNK(mhc_pre_split_mixes_fwd)
-{
-    const tgl_mhc_params params = { .has_pre_eps = true,
-                                    .pre_eps = (float)a->pre_eps,
-                                    .has_post_mult = true,
-                                    .post_mult = (float)a->post_mult,
-                                    .post_eps = (float)a->post_eps };
-    return tgl_mhc_pre_split_mixes_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, a->comb, &params,
-                                       a->stream);
-}
-CHECK(mhc_pre_split_mixes_fwd_gates) { return is_within("num_streams", a->num_streams, 1, 8); }
-THUNK(mhc_pre_split_mixes_fwd_gates)
-{
-    const tgl_mhc_params params = { .has_pre_eps = true,
-                                    .pre_eps = (float)a->pre_eps,
-                                    .has_post_mult = true,
-                                    .post_mult = (float)a->post_mult,
-                                    .post_eps = (float)a->post_eps };
-    return tgl_mhc_pre_split_mixes_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, NULL, &params, a->stream);
-}
+#define PRE_SPLIT_MIXES_FWD(op, comb_)                                                                           \
+    CHECK(op) { return is_within("num_streams", a->num_streams, 1, 8); }                                         \
+    THUNK(op)                                                                                                    \
+    {                                                                                                            \
+        const tgl_mhc_params params = { GATE_FIELDS(a) };                                                        \
+        return tgl_mhc_pre_split_mixes_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, comb_, &params, \
+                                           a->stream);                                                           \
+    }
+PRE_SPLIT_MIXES_FWD(mhc_pre_split_mixes_fwd, a->comb)
+PRE_SPLIT_MIXES_FWD(mhc_pre_split_mixes_fwd_gates, NULL)
 WORKSPACE(mhc_pre_split_mixes_bwd) { return tgl_mhc_pre_split_mixes_bwd_workspace_size(a->mixes); }
 THUNK(mhc_pre_split_mixes_bwd)
 {
@@ -297,18 +231,16 @@ static PyMethodDef others[] = {
 
 /* ---- Sinkhorn ---- */
 
-#define SINKHORN_PARAMS(a) { .has_sinkhorn_eps = true, .sinkhorn_eps = (float)(a)->eps, .sinkhorn_repeat = (a)->repeat }
-
 CHECK(mhc_sinkhorn_fwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
 THUNK(mhc_sinkhorn_fwd)
 {
-    const tgl_mhc_params params = SINKHORN_PARAMS(a);
+    const tgl_mhc_params params = { SINKHORN_FIELDS(a, a->eps) };
     return tgl_mhc_sinkhorn_fwd(a->x, a->out, &params, a->stream);
 }
 CHECK(mhc_sinkhorn_bwd) { return is_within("repeat", a->repeat, 1, INT32_MAX); }
 THUNK(mhc_sinkhorn_bwd)
 {
-    const tgl_mhc_params params = SINKHORN_PARAMS(a);
+    const tgl_mhc_params params = { SINKHORN_FIELDS(a, a->eps) };
     return tgl_mhc_sinkhorn_bwd(a->grad_out, a->x, a->grad_x, &params, a->stream);
 }
 
@@ -318,9 +250,7 @@ THUNK(mhc_split_sinkhorn_bwd)
 {
     const tgl_mhc_params params = { .has_post_mult = true,
                                     .post_mult = (float)a->post_mult,
-                                    .has_sinkhorn_eps = true,
-                                    .sinkhorn_eps = (float)a->eps,
-                                    .sinkhorn_repeat = a->repeat };
+                                    SINKHORN_FIELDS(a, a->eps) };
     return tgl_mhc_split_sinkhorn_bwd(a->mixes, a->scale, a->base, a->grad_pre_mix, a->grad_post_mix, a->grad_comb_mix,
                                       a->grad_mixes, a->grad_scale, a->grad_base, &params, a->workspace,
                                       a->workspace_bytes, a->stream);
@@ -332,14 +262,7 @@ CHECK(mhc_split_sinkhorn_fwd)
 }
 THUNK(mhc_split_sinkhorn_fwd)
 {
-    const tgl_mhc_params params = { .has_pre_eps = true,
-                                    .pre_eps = (float)a->pre_eps,
-                                    .has_post_mult = true,
-                                    .post_mult = (float)a->post_mult,
-                                    .post_eps = (float)a->post_eps,
-                                    .has_sinkhorn_eps = true,
-                                    .sinkhorn_eps = (float)a->eps,
-                                    .sinkhorn_repeat = a->repeat };
+    const tgl_mhc_params params = { GATE_FIELDS(a), SINKHORN_FIELDS(a, a->eps) };
     return tgl_mhc_split_sinkhorn_fwd(a->mixes, a->scale, a->base, a->pre_mix, a->post_mix, a->comb_mix, &params,
                                       a->stream);
 }
