@@ -115,8 +115,8 @@ typedef struct tgl_engram_lookup_params {
 } tgl_engram_lookup_params;
 
 /* tgl_engram_lookup() - rows of a table by index
- *   table     in   e4m3, bf16, f16, f32    [num_rows, dim]              rows may be strided
- *   table_sf  in   u8 or ue8m0, or f32     [num_rows, dim / 32], or [1]  scale factors of e4m3: a UE8M0 for 32 codes
+ *   table     in   e4m3, bf16, f16, f32    [table_rows, dim]            rows may be strided
+ *   table_sf  in   u8 or ue8m0, or f32     [table_rows, dim / 32], or [1]  scale factors of e4m3: a UE8M0 for 32 codes
  *                                          (rows may be strided), or one for the table; NULL: none
  *   indices   in   i32 or i64              [num_tokens, num_columns]    any strides; NULL: 0, 1, 2, ... in order
  *   out       out  bf16, or as table       [num_tokens, num_columns, dim]   token and column strides are free
@@ -144,7 +144,7 @@ TGL_API tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *tabl
 /* tgl_engram_lookup_bwd() - the gradient of a table's rows, each the sum over all places where it was looked up
  *   grad_out     in      bf16 or f32   [num_tokens, num_columns, dim]     token and column strides are free
  *   indices      in      i32 or i64    [num_tokens, num_columns]          any strides
- *   grad_table   in/out  f32           [num_rows, dim]                    rows may be strided; added to; NULL: not wanted
+ *   grad_table   in/out  f32           [table_rows, dim]                  rows may be strided; added to; NULL: not wanted
  *   unique_rows  out     i32 or i64    [num_tokens * num_columns]         packed; these three all or none: NULL
  *   grad_rows    out     f32           [num_tokens * num_columns, dim]    packed
  *   num_unique   out     i32           [1]

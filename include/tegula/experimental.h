@@ -11,8 +11,8 @@ extern "C" {
 #endif
 
 /* tgl_engram_lookup_staged() - packed rows of a table in host memory, brought by the copy engine
- *   table     in   e4m3           [num_rows, dim]                           host memory; rows may be strided
- *   table_sf  in   u8 or ue8m0    [num_rows, dim / 32]                      host memory; rows may be strided
+ *   table     in   e4m3           [table_rows, dim]                         host memory; rows may be strided
+ *   table_sf  in   u8 or ue8m0    [table_rows, dim / 32]                    host memory; rows may be strided
  *   indices   in   i32 or i64     [num_tokens, num_columns]                 any strides, on out's device or in host
  *                                 memory; NULL: 0, 1, 2, ... in order
  *   staging   out  u8             [>= staging_bytes]                        page-locked host memory; scratch
