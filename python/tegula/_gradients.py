@@ -227,8 +227,9 @@ def _gate_backward(ctx, wanted, _, grad, *others):
     if chosen is None:      # chosen again, without the map and the ranks
         again = bias if bias is None else bias.detach()
         chosen = torch.ops.tegula.top2_sum_gate(
-            logits.detach(), again, s["num_topk"], s["num_topk_groups"], s["num_groups"], False, 0, 1.0, 0, 1, 0, 1,
-            s["scoring_func"], mask)[0]
+            logits.detach(), again, num_topk=s["num_topk"], num_topk_groups=s["num_topk_groups"],
+            num_groups=s["num_groups"], use_shared_as_routed=False, num_shared_experts=0, routed_scaling_factor=1.0,
+            ep_rank=0, num_ep_ranks=1, tp_rank=0, num_tp_ranks=1, scoring_func=s["scoring_func"], mask=mask)[0]
     made = {"logits": _gate_gradient(logits, chosen, mask, grad[:, :s["num_topk"]], s["scoring_func"].lower(),
                                      s["routed_scaling_factor"], True)}
     if bias is not None:
