@@ -28,7 +28,7 @@ def _with(function, argument, result):
 def _docstring_of(function, helps):
     """As _help.helped_by() makes it at run time."""
     call = next((d for d in function.decorator_list if isinstance(d, ast.Call)), None)
-    operators = [helps[name.id.removeprefix("_")] for name in call.args] if call else []
+    operators = [helps[operator.attr] for operator in call.args] if call else []       # _tegula.mhc_post_bwd
     args = function.args
     return completed(ast.get_docstring(function), [a.arg for a in args.posonlyargs + args.args + args.kwonlyargs], operators)
 

@@ -5,20 +5,9 @@ from __future__ import annotations
 
 import typing as _typing
 
+from .. import _tegula
 from .._help import helped_by as _helped_by
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
-from .._tegula import (
-    engram_gate_bwd as _engram_gate_bwd, engram_gate_conv_fwd as _engram_gate_conv_fwd,
-    engram_gate_fwd as _engram_gate_fwd,
-    engram_gate_fwd_alone as _engram_gate_fwd_alone, engram_gate_kv_bwd as _engram_gate_kv_bwd,
-    engram_gate_kv_fwd as _engram_gate_kv_fwd, engram_gate_kv_fwd_alone as _engram_gate_kv_fwd_alone,
-    engram_gate_kv_fwd_inplace as _engram_gate_kv_fwd_inplace, engram_lookup as _engram_lookup,
-    engram_lookup_bwd as _engram_lookup_bwd, engram_lookup_bwd_into as _engram_lookup_bwd_into,
-    engram_lookup_staged as _engram_lookup_staged, engram_rows as _engram_rows,
-    engram_sinkhorn_momentum_update as _engram_sinkhorn_momentum_update,
-    engram_sinkhorn_step as _engram_sinkhorn_step, short_conv as _short_conv, short_conv_alone as _short_conv_alone,
-    short_conv_bwd as _short_conv_bwd,
-)
 
 if _typing.TYPE_CHECKING:
     from typing import Literal
@@ -46,7 +35,7 @@ def _named(error, **names):
     return type(error)(names[name] + colon + rest) if name in names else error
 
 
-@_helped_by(_engram_rows)
+@_helped_by(_tegula.engram_rows)
 def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = None, start_pos: Array | None = None,
                 history: Array | None = None, ring: Array | None = None, slots: Array | None = None,
                 image_token_mask: Array | None = None, *, layout: Literal["ltc", "tlc"] = "ltc",
@@ -75,9 +64,10 @@ def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = N
     tlc = layout == "tlc"
     multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id = ngram
     try:
-        rows = _engram_rows(input_ids, multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id, cu_seqlens,
-                            start_pos, history, ring, slots, image_token_mask, tlc, history_newest_first, hash_masked,
-                            keep_ring, null_slot, out=out.swapaxes(0, 1) if tlc and out is not None else out)
+        rows = _tegula.engram_rows(
+            input_ids, multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id, cu_seqlens, start_pos, history, ring,
+            slots, image_token_mask, tlc, history_newest_first, hash_masked, keep_ring, null_slot,
+            out=out.swapaxes(0, 1) if tlc and out is not None else out)
     except (TypeError, ValueError) as e:
         raise _named(e, rows="out.swapaxes(0, 1)" if tlc else "out") from None
     if out is not None:
@@ -85,7 +75,7 @@ def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = N
     return rows.swapaxes(0, 1) if tlc else rows
 
 
-@_helped_by(_engram_lookup)
+@_helped_by(_tegula.engram_lookup)
 def engram_lookup(table: Array, indices: AnyTensor, table_sf: Array | None = None, *, row_begin: int = 0,
                   packed: bool = False, dtype: object = None, num_sms: int = 0, out: Array | None = None,
                   out_sf: Array | None = None) -> AnyTensor:
@@ -112,10 +102,10 @@ def engram_lookup(table: Array, indices: AnyTensor, table_sf: Array | None = Non
     if word not in ("bf16", "e4m3", "f16", "f32"):
         raise ValueError(f"dtype: is {dtype or name}, want bfloat16 or that of table")
     factors = table_sf.reshape(1, -1) if getattr(table_sf, "ndim", 2) < 2 else table_sf
-    return _engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
+    return _tegula.engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
 
 
-@_helped_by(_engram_lookup_staged)
+@_helped_by(_tegula.engram_lookup_staged)
 def engram_lookup_staged(table: Array, indices: AnyTensor, table_sf: Array, staging: Array, *, row_begin: int = 0,
                          out: Array | None = None) -> AnyTensor:
     """engram_lookup with packed=True by the copy engine, for indices on a GPU and a table in host memory, which need not
@@ -130,7 +120,7 @@ def engram_lookup_staged(table: Array, indices: AnyTensor, table_sf: Array, stag
         >>> engram_lookup_staged(table, indices, table_sf, staging).shape
         torch.Size([5, 3, 66])
     """
-    return _engram_lookup_staged(indices, table, table_sf, staging, row_begin, out=out)
+    return _tegula.engram_lookup_staged(indices, table, table_sf, staging, row_begin, out=out)
 
 
 @_typing.overload
@@ -144,7 +134,7 @@ def engram_lookup_bwd(grad_out: AnyTensor, indices: Array, num_rows: int, *, row
                       out: None = None) -> None: ...
 
 
-@_helped_by(_engram_lookup_bwd, _engram_lookup_bwd_into)
+@_helped_by(_tegula.engram_lookup_bwd, _tegula.engram_lookup_bwd_into)
 def engram_lookup_bwd(grad_out: AnyTensor, indices: Array, num_rows: int, *, row_begin: int = 0,
                       grad_table: Array | None = None,
                       out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor] | None:
@@ -162,13 +152,13 @@ def engram_lookup_bwd(grad_out: AnyTensor, indices: Array, num_rows: int, *, row
         (tensor([7, 9]), tensor([2., 3.]), 2)
     """
     if grad_table is None:
-        return _engram_lookup_bwd(grad_out, indices, num_rows, row_begin, out=out)
+        return _tegula.engram_lookup_bwd(grad_out, indices, num_rows, row_begin, out=out)
     if out is not None:
         raise ValueError("out: is given, want None with grad_table")
     rows, *_ = getattr(grad_table, "shape", ()) or (num_rows,)      # of what is no table the builtin says so
     if num_rows not in (0, rows):
         raise ValueError(f"num_rows: is {num_rows}, want 0 or {rows}, as grad_table has")
-    return _engram_lookup_bwd_into(grad_out, indices, grad_table, row_begin)
+    return _tegula.engram_lookup_bwd_into(grad_out, indices, grad_table, row_begin)
 
 
 def _wanted(wanted, count):
@@ -219,7 +209,7 @@ def _both(weight_fused, weights):
 _NOT_SAVED = (None,) * 4
 
 
-@_helped_by(_engram_gate_fwd)
+@_helped_by(_tegula.engram_gate_fwd)
 def engram_gate_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: Array | None, eps: float,
                     clamp_value: float, save_for_backward: bool = True, *, weights: tuple[Array, Array] | None = None,
                     image_token_mask: Array | None = None, add_residual: bool = True, zero_centered: bool = False,
@@ -247,13 +237,13 @@ def engram_gate_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: 
     args = (hidden_states, k, v, hidden, embed, image_token_mask, eps, clamp_value, add_residual, zero_centered, sign)
     try:
         if save_for_backward:
-            return _engram_gate_fwd(*args, out=out)
-        return _engram_gate_fwd_alone(*args, out=out), *_NOT_SAVED
+            return _tegula.engram_gate_fwd(*args, out=out)
+        return _tegula.engram_gate_fwd_alone(*args, out=out), *_NOT_SAVED
     except (TypeError, ValueError) as e:
         raise _named(e, **_of_weights(weights)) from None
 
 
-@_helped_by(_engram_gate_kv_fwd)
+@_helped_by(_tegula.engram_gate_kv_fwd)
 def engram_gate_kv_fwd(hidden_states: AnyTensor, kv: Array, weight_fused: Array | None, eps: float, clamp_value: float,
                        save_for_backward: bool = True, image_token_mask: Array | None = None, inplace: bool = False, *,
                        weights: tuple[Array, Array] | None = None, add_residual: bool = True,
@@ -281,16 +271,16 @@ def engram_gate_kv_fwd(hidden_states: AnyTensor, kv: Array, weight_fused: Array 
         raise ValueError(f"inplace: is True, want False with {other}")
     try:
         if inplace:
-            _engram_gate_kv_fwd_inplace(*args)
+            _tegula.engram_gate_kv_fwd_inplace(*args)
             return hidden_states, *_NOT_SAVED
         if save_for_backward:
-            return _engram_gate_kv_fwd(*args, out=out)
-        return _engram_gate_kv_fwd_alone(*args, out=out), *_NOT_SAVED
+            return _tegula.engram_gate_kv_fwd(*args, out=out)
+        return _tegula.engram_gate_kv_fwd_alone(*args, out=out), *_NOT_SAVED
     except (TypeError, ValueError) as e:
         raise _named(e, output="hidden_states" if inplace else "output", **_of_kv(weights)) from None
 
 
-@_helped_by(_engram_gate_bwd)
+@_helped_by(_tegula.engram_gate_bwd)
 def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Array, weight_fused: Array | None,
                     dot: Array, gate_score: Array, rstd_x: Array, rstd_k: Array, clamp_value: float, *,
                     weights: tuple[Array, Array] | None = None, image_token_mask: Array | None = None,
@@ -316,15 +306,15 @@ def engram_gate_bwd(grad_out: AnyTensor, hidden_states: Array, k: Array, v: Arra
     hidden, embed = _both(weight_fused, weights)
     *grads, of_weights = wanted = _wanted(wanted, 4)
     try:
-        made = _engram_gate_bwd(grad_out, hidden_states, k, v, hidden, embed, image_token_mask, dot, gate_score, rstd_x,
-                                rstd_k, clamp_value, add_residual, zero_centered, *grads,
-                                _num_gate_partials(hidden_states, of_weights), out=out)
+        made = _tegula.engram_gate_bwd(grad_out, hidden_states, k, v, hidden, embed, image_token_mask, dot, gate_score,
+                                       rstd_x, rstd_k, clamp_value, add_residual, zero_centered, *grads,
+                                       _num_gate_partials(hidden_states, of_weights), out=out)
     except (TypeError, ValueError) as e:
         raise _named(e, **_of_weights(weights)) from None
     return _without(made, wanted)
 
 
-@_helped_by(_engram_gate_kv_bwd)
+@_helped_by(_tegula.engram_gate_kv_bwd)
 def engram_gate_kv_bwd(grad_out: AnyTensor, hidden_states: Array, kv: Array, weight_fused: Array | None, dot: Array,
                        gate_score: Array, rstd_x: Array, rstd_k: Array, clamp_value: float,
                        image_token_mask: Array | None = None, *, weights: tuple[Array, Array] | None = None,
@@ -349,9 +339,9 @@ def engram_gate_kv_bwd(grad_out: AnyTensor, hidden_states: Array, kv: Array, wei
     hidden, embed = _both(weight_fused, weights)
     *grads, of_weights = wanted = _wanted(wanted, 3)
     try:
-        made = _engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score,
-                                   rstd_x, rstd_k, clamp_value, add_residual, zero_centered, *grads,
-                                   _num_gate_partials(hidden_states, of_weights), out=out)
+        made = _tegula.engram_gate_kv_bwd(grad_out, hidden_states, kv, hidden, embed, image_token_mask, dot, gate_score,
+                                          rstd_x, rstd_k, clamp_value, add_residual, zero_centered, *grads,
+                                          _num_gate_partials(hidden_states, of_weights), out=out)
     except (TypeError, ValueError) as e:
         raise _named(e, **_of_kv(weights)) from None
     return _without(made, wanted)
@@ -401,7 +391,7 @@ def _ring_of(past_state, taps, dilation):
     return past_state.clone(memory_format=torch.contiguous_format), start_pos
 
 
-@_helped_by(_short_conv)
+@_helped_by(_tegula.short_conv)
 def short_conv(x: AnyTensor, norm_weight: Array, conv_weight: Array, dilation: int = 3, eps: float = 1e-5,
                activation: Literal["silu", "none"] = "silu", bias: Array | None = None, add_input: bool = False,
                residual: Array | None = None, cu_seqlens: Array | None = None, past_state: Array | None = None,
@@ -442,13 +432,14 @@ def short_conv(x: AnyTensor, norm_weight: Array, conv_weight: Array, dilation: i
     args = (x, norm_weight, taps, bias, residual, mask, ring, cu_seqlens, start_pos, slots, dilation, eps,
             _is_silu(activation), add_input, zero_centered, round_each, keep_ring, null_slot)
     try:
-        made = _short_conv(*args, out=out) if save_for_backward else (_short_conv_alone(*args, out=out), None)
+        made = _tegula.short_conv(*args, out=out) if save_for_backward else \
+            (_tegula.short_conv_alone(*args, out=out), None)
     except (TypeError, ValueError) as e:
         raise _named(e, **({"ring": "past_state"} if is_past else {})) from None
     return (*made, _present(ring, cu_seqlens, x.shape[0])) if is_past else tuple(made)
 
 
-@_helped_by(_short_conv_bwd)
+@_helped_by(_tegula.short_conv_bwd)
 def short_conv_bwd(grad_out: AnyTensor, x: Array, norm_weight: Array, conv_weight: Array, rstd: Array, dilation: int = 3,
                    activation: Literal["silu", "none"] = "silu", bias: Array | None = None, add_input: bool = False,
                    cu_seqlens: Array | None = None, *, mask: Array | None = None, zero_centered: bool = False,
@@ -472,12 +463,13 @@ def short_conv_bwd(grad_out: AnyTensor, x: Array, norm_weight: Array, conv_weigh
         (torch.Size([6, 4, 64]), 3)
     """
     wanted = _wanted(wanted, 4)
-    made = _short_conv_bwd(grad_out, x, norm_weight, _taps(conv_weight), rstd, bias, mask, cu_seqlens, dilation,
-                           _is_silu(activation), add_input, zero_centered, *wanted, _num_conv_partials(x), out=out)
+    made = _tegula.short_conv_bwd(grad_out, x, norm_weight, _taps(conv_weight), rstd, bias, mask, cu_seqlens, dilation,
+                                  _is_silu(activation), add_input, zero_centered, *wanted, _num_conv_partials(x),
+                                  out=out)
     return _without(made, wanted)
 
 
-@_helped_by(_engram_gate_conv_fwd)
+@_helped_by(_tegula.engram_gate_conv_fwd)
 def engram_gate_conv_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: Array | None, eps: float,
                          clamp_value: float, norm_weight: Array, conv_weight: Array, dilation: int = 3,
                          norm_eps: float = 1e-5, activation: Literal["silu", "none"] = "silu",
@@ -509,7 +501,7 @@ def engram_gate_conv_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fu
             slots, eps, clamp_value, dilation, norm_eps, _is_silu(activation), add_residual, zero_centered, sign,
             norm_zero_centered, round_each, keep_ring, null_slot)
     try:
-        return _engram_gate_conv_fwd(*args, out=out)
+        return _tegula.engram_gate_conv_fwd(*args, out=out)
     except (TypeError, ValueError) as e:
         raise _named(e, **_of_weights(weights)) from None
 
@@ -523,7 +515,7 @@ def _as_matrix(name, x, shape):
     return x.reshape(1, -1)
 
 
-@_helped_by(_engram_sinkhorn_momentum_update)
+@_helped_by(_tegula.engram_sinkhorn_momentum_update)
 def engram_sinkhorn_momentum_update(grad: AnyTensor, momentum_buffer: Array, beta1: float, nesterov: bool = True, *,
                                     out: Array | None = None) -> AnyTensor:
     """momentum_buffer = beta1 * momentum_buffer + (1 - beta1) * grad, in place. Returns beta1 * momentum_buffer + (1 -
@@ -536,8 +528,8 @@ def engram_sinkhorn_momentum_update(grad: AnyTensor, momentum_buffer: Array, bet
     """
     shape = getattr(grad, "shape", (0, 0))
     if len(shape) == 2:
-        return _engram_sinkhorn_momentum_update(grad, momentum_buffer, beta1, nesterov, out=out)
-    made = _engram_sinkhorn_momentum_update(
+        return _tegula.engram_sinkhorn_momentum_update(grad, momentum_buffer, beta1, nesterov, out=out)
+    made = _tegula.engram_sinkhorn_momentum_update(
         _as_matrix("grad", grad, shape), _as_matrix("momentum_buffer", momentum_buffer, shape), beta1, nesterov,
         out=None if out is None else _as_matrix("out", out, shape))
     return made.reshape(shape) if out is None else out
@@ -549,7 +541,7 @@ def _num_partials(num_rows):
     return max((num_rows + rows_of_each - 1) // rows_of_each, 1)
 
 
-@_helped_by(_engram_sinkhorn_step)
+@_helped_by(_tegula.engram_sinkhorn_step)
 def engram_sinkhorn_step(matrix: AnyTensor, row_scale: Array, col_scale: Array, eps: float,
                          col_sumsq: Array | None = None, *,
                          out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor]:
@@ -564,7 +556,7 @@ def engram_sinkhorn_step(matrix: AnyTensor, row_scale: Array, col_scale: Array, 
         (tensor([5., 2.]), tensor([0.2000, 0.5000]))
     """
     num_partials = _num_partials(matrix.shape[0]) if len(getattr(matrix, "shape", ())) else 1
-    return _engram_sinkhorn_step(matrix, row_scale, col_scale, eps, num_partials, col_sumsq, out=out)
+    return _tegula.engram_sinkhorn_step(matrix, row_scale, col_scale, eps, num_partials, col_sumsq, out=out)
 
 
 del annotations

@@ -5,18 +5,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING as _TYPE_CHECKING, overload as _overload
 
+from .. import _tegula
 from .._help import helped_by as _helped_by
 from .._rows import functions as _functions
-from .._tegula import (
-    mhc_norm_fn_bwd as _mhc_norm_fn_bwd, mhc_norm_fn_bwd_into as _mhc_norm_fn_bwd_into,
-    mhc_norm_fn_bwd_weighted as _mhc_norm_fn_bwd_weighted,
-    mhc_norm_fn_bwd_weighted_into as _mhc_norm_fn_bwd_weighted_into, mhc_pre_apply_mix_bwd as _mhc_pre_apply_mix_bwd,
-    mhc_post_bwd as _mhc_post_bwd, mhc_post_bwd_gates as _mhc_post_bwd_gates,
-    mhc_pre_apply_mix_bwd_into as _mhc_pre_apply_mix_bwd_into, mhc_pre_finish_fwd as _mhc_pre_finish_fwd,
-    mhc_pre_finish_fwd_gates as _mhc_pre_finish_fwd_gates, mhc_pre_finish_fwd_head as _mhc_pre_finish_fwd_head,
-    mhc_pre_fwd as _mhc_pre_fwd, mhc_pre_fwd_gates as _mhc_pre_fwd_gates, mhc_pre_fwd_head as _mhc_pre_fwd_head,
-    mhc_pre_split_mixes_fwd as _mhc_pre_split_mixes_fwd, mhc_pre_split_mixes_fwd_gates as _mhc_pre_split_mixes_fwd_gates,
-)
 
 if _TYPE_CHECKING:
     from typing import Any
@@ -32,7 +23,7 @@ def mhc_pre_apply_mix_bwd(grad_out: AnyTensor, x: Array, mix: Array, grad_x: Non
                           out: Any = None) -> tuple[AnyTensor, AnyTensor]: ...
 @_overload
 def mhc_pre_apply_mix_bwd(grad_out: AnyTensor, x: Array, mix: Array, grad_x: Array, *, out: Any = None) -> AnyTensor: ...
-@_helped_by(_mhc_pre_apply_mix_bwd)
+@_helped_by(_tegula.mhc_pre_apply_mix_bwd)
 def mhc_pre_apply_mix_bwd(grad_out: Array, x: Array, mix: Array, grad_x: Array | None = None, *,
                           out: Any = None) -> Any:
     """The gradients of mhc_pre_apply_mix_fwd's arguments: (grad_x, grad_mix). If grad_x is given, that of x is added to
@@ -48,11 +39,11 @@ def mhc_pre_apply_mix_bwd(grad_out: Array, x: Array, mix: Array, grad_x: Array |
         True
     """
     if grad_x is None:
-        return _mhc_pre_apply_mix_bwd(grad_out, x, mix, out=out)
-    return _mhc_pre_apply_mix_bwd_into(grad_out, x, mix, grad_x, out=out)
+        return _tegula.mhc_pre_apply_mix_bwd(grad_out, x, mix, out=out)
+    return _tegula.mhc_pre_apply_mix_bwd_into(grad_out, x, mix, grad_x, out=out)
 
 
-@_helped_by(_mhc_post_bwd)
+@_helped_by(_tegula.mhc_post_bwd)
 def mhc_post_bwd(grad_out: AnyTensor, x: Array, residual: Array, post_mix: Array, comb_mix: Array | None = None, *,
                  out: Any = None) -> tuple[AnyTensor, ...]:
     """The gradients of mhc_post_fwd's arguments: (grad_x, grad_residual, grad_post_mix, grad_comb_mix); without comb_mix
@@ -69,8 +60,8 @@ def mhc_post_bwd(grad_out: AnyTensor, x: Array, residual: Array, post_mix: Array
         True
     """
     if comb_mix is None:
-        return _mhc_post_bwd_gates(grad_out, x, post_mix, out=out)
-    return _mhc_post_bwd(grad_out, x, residual, post_mix, comb_mix, out=out)
+        return _tegula.mhc_post_bwd_gates(grad_out, x, post_mix, out=out)
+    return _tegula.mhc_post_bwd(grad_out, x, residual, post_mix, comb_mix, out=out)
 
 
 @_overload
@@ -85,7 +76,7 @@ def mhc_norm_fn_bwd(grad_mixes: AnyTensor, residual: Array, fn: Array, out_mul: 
 def mhc_norm_fn_bwd(grad_mixes: AnyTensor, residual: Array, fn: Array, out_mul: Array, sqrsum: Array,
                     norm_weight: Array, eps: float = 1e-6, grad_residual: Array = ..., *,
                     out: Any = None) -> tuple[AnyTensor, AnyTensor]: ...
-@_helped_by(_mhc_norm_fn_bwd_weighted)
+@_helped_by(_tegula.mhc_norm_fn_bwd_weighted)
 def mhc_norm_fn_bwd(grad_mixes: Array, residual: Array, fn: Array, out_mul: Array, sqrsum: Array,
                     norm_weight: Array | None = None, eps: float = 1e-6, grad_residual: Array | None = None, *,
                     out: Any = None) -> Any:
@@ -106,19 +97,19 @@ def mhc_norm_fn_bwd(grad_mixes: Array, residual: Array, fn: Array, out_mul: Arra
     args = grad_mixes, residual, fn, out_mul, sqrsum
     if norm_weight is None:
         if grad_residual is None:
-            return _mhc_norm_fn_bwd(*args, eps, out=out)
-        return _mhc_norm_fn_bwd_into(*args, grad_residual, eps, out=out)
+            return _tegula.mhc_norm_fn_bwd(*args, eps, out=out)
+        return _tegula.mhc_norm_fn_bwd_into(*args, grad_residual, eps, out=out)
     if grad_residual is None:
-        return _mhc_norm_fn_bwd_weighted(*args, norm_weight, eps, out=out)
-    return _mhc_norm_fn_bwd_weighted_into(*args, norm_weight, grad_residual, eps, out=out)
+        return _tegula.mhc_norm_fn_bwd_weighted(*args, norm_weight, eps, out=out)
+    return _tegula.mhc_norm_fn_bwd_weighted_into(*args, norm_weight, grad_residual, eps, out=out)
 
 
 # One operator for every number of scales: an operator's outputs are fixed.
-_PRE = {1: _mhc_pre_fwd_head, 2: _mhc_pre_fwd_gates}
-_PRE_FINISH = {1: _mhc_pre_finish_fwd_head, 2: _mhc_pre_finish_fwd_gates}
+_PRE = {1: _tegula.mhc_pre_fwd_head, 2: _tegula.mhc_pre_fwd_gates}
+_PRE_FINISH = {1: _tegula.mhc_pre_finish_fwd_head, 2: _tegula.mhc_pre_finish_fwd_gates}
 
 
-@_helped_by(_mhc_pre_fwd)
+@_helped_by(_tegula.mhc_pre_fwd)
 def mhc_pre_fwd(residual: AnyTensor, fn: Array, scale: Array, base: Array, norm_weight: Array | None = None,
                 input_weight: Array | None = None, norm: bool = False, rms_eps: float = 1e-6, pre_eps: float = 1e-6,
                 sinkhorn_eps: float = 1e-6, norm_eps: float = 1e-6, post_mult: float = 2.0, post_eps: float = 0.0,
@@ -134,12 +125,12 @@ def mhc_pre_fwd(residual: AnyTensor, fn: Array, scale: Array, base: Array, norm_
         >>> torch.equal(head, out)
         True
     """
-    op = _PRE.get(scale.shape[0], _mhc_pre_fwd)
+    op = _PRE.get(scale.shape[0], _tegula.mhc_pre_fwd)
     return op(residual, fn, scale, base, norm_weight, input_weight, norm, rms_eps, pre_eps, sinkhorn_eps, norm_eps,
               post_mult, post_eps, norm_scale, repeat, out=out)
 
 
-@_helped_by(_mhc_pre_finish_fwd)
+@_helped_by(_tegula.mhc_pre_finish_fwd)
 def mhc_pre_finish_fwd(residual: AnyTensor, out_mul_parts: Array, sqrsum_parts: Array, scale: Array, base: Array,
                        rms_eps: float = 1e-6, pre_eps: float = 1e-6, sinkhorn_eps: float = 1e-6, post_mult: float = 2.0,
                        post_eps: float = 0.0, repeat: int = 20, *, out: Any = None) -> tuple[AnyTensor, ...]:
@@ -153,12 +144,12 @@ def mhc_pre_finish_fwd(residual: AnyTensor, out_mul_parts: Array, sqrsum_parts: 
         >>> torch.equal(out, tegula.mhc.mhc_pre_fwd(residual, fn, torch.ones(3), torch.zeros(24))[0])
         True
     """
-    op = _PRE_FINISH.get(scale.shape[0], _mhc_pre_finish_fwd)
+    op = _PRE_FINISH.get(scale.shape[0], _tegula.mhc_pre_finish_fwd)
     return op(residual, out_mul_parts, sqrsum_parts, scale, base, rms_eps, pre_eps, sinkhorn_eps, post_mult, post_eps,
               repeat, out=out)
 
 
-@_helped_by(_mhc_pre_split_mixes_fwd)
+@_helped_by(_tegula.mhc_pre_split_mixes_fwd)
 def mhc_pre_split_mixes_fwd(mixes: AnyTensor, scale: Array, base: Array, num_streams: int, post_mult: float = 2.0,
                             pre_eps: float = 1e-6, post_eps: float = 0.0, *, out: Any = None) -> tuple[AnyTensor, ...]:
     """The mixes of a token, n of pre, n of post, n * n of comb, to (pre_mix, post_mix, comb): the pre gate, sigmoid(z) +
@@ -171,7 +162,7 @@ def mhc_pre_split_mixes_fwd(mixes: AnyTensor, scale: Array, base: Array, num_str
         >>> post_mix[0, 0].item()
         1.0
     """
-    op = _mhc_pre_split_mixes_fwd_gates if scale.shape[0] == 2 else _mhc_pre_split_mixes_fwd
+    op = _tegula.mhc_pre_split_mixes_fwd_gates if scale.shape[0] == 2 else _tegula.mhc_pre_split_mixes_fwd
     return op(mixes, scale, base, num_streams, post_mult, pre_eps, post_eps, out=out)
 
 

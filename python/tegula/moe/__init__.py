@@ -8,15 +8,9 @@ from operator import index as _index
 from typing import TYPE_CHECKING as _TYPE_CHECKING, overload as _overload
 
 from . import scoring
-from .. import _after_import
+from .. import _after_import, _tegula
 from .._help import helped_by as _helped_by
 from .._rows import functions as _functions
-from .._tegula import (
-    check as _check, get_fused_mapping as _get_fused_mapping,
-    get_fused_mapping_with_psum as _get_fused_mapping_with_psum, is_preparing as _is_preparing,
-    reduce_fused as _reduce_fused, reduce_fused_e4m3 as _reduce_fused_e4m3, route as _route,
-    route_with_psum as _route_with_psum,
-)
 
 if _TYPE_CHECKING:
     from .._moe import *            # a stub made from the table of functions
@@ -49,7 +43,7 @@ def get_fused_mapping(topk_idx: AnyTensor, num_experts: int, num_expanded_tokens
                       out: tuple[Array | None, ...] | None = None) -> tuple[Any, ...]: ...
 
 
-@_helped_by(_get_fused_mapping)
+@_helped_by(_tegula.get_fused_mapping)
 def get_fused_mapping(topk_idx: AnyTensor, num_experts: int, num_expanded_tokens: int, alignment: int,
                       force_no_sync: bool = False, *, with_psum: bool = False,
                       out: tuple[Array | None, ...] | None = None) -> tuple[Any, ...]:
@@ -83,7 +77,7 @@ def get_fused_mapping(topk_idx: AnyTensor, num_experts: int, num_expanded_tokens
         with_psum = _flag("with_psum", with_psum)
     if force_no_sync is not False and force_no_sync is not True:
         force_no_sync = _flag("force_no_sync", force_no_sync)
-    mapping = _get_fused_mapping_with_psum if with_psum else _get_fused_mapping
+    mapping = _tegula.get_fused_mapping_with_psum if with_psum else _tegula.get_fused_mapping
     if not force_no_sync and num_expanded_tokens == 0:
         made, lengths = _wait_for_mapping(mapping, topk_idx, num_experts, num_expanded_tokens, alignment, out)
     else:
@@ -119,7 +113,7 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
         try:
             host = unused.pop()
         except IndexError:
-            _check("get_fused_mapping", (tuple(topk_idx.shape), num_experts, 0, alignment, None))
+            _tegula.check("get_fused_mapping", (tuple(topk_idx.shape), num_experts, 0, alignment, None))
             host = torch.empty(num_experts, dtype=torch.int32, pin_memory=True)
         made = mapping(topk_idx, num_experts, enough, alignment, host)
         torch.cuda.current_stream(topk_idx.device).synchronize()
@@ -128,7 +122,7 @@ def _wait_for_mapping(mapping, topk_idx, num_experts, zero, alignment, out):
     else:
         made = mapping(topk_idx, num_experts, enough, alignment)
         lengths = made[6].tolist()
-    if _is_preparing():                         # nothing has run: keep the largest possible sizes
+    if _tegula.is_preparing():                  # nothing has run: keep the largest possible sizes
         return made, [0] * num_experts
     total = sum(lengths)
     return (*(pos[:total] for pos in made[:3]), *made[3:]), lengths
@@ -145,7 +139,7 @@ def _wait_outside_graphs():
 _after_import.run("torch._dynamo", _wait_outside_graphs)
 
 
-@_helped_by(_route)
+@_helped_by(_tegula.route)
 def route(logits: AnyTensor, bias: Array | None, num_topk: int, num_topk_groups: int, num_groups: int,
           use_shared_as_routed: bool, num_shared_experts: int, routed_scaling_factor: float, ep_rank: int,
           num_ep_ranks: int, tp_rank: int, num_tp_ranks: int, scoring_func: str, num_experts: int,
@@ -175,14 +169,14 @@ def route(logits: AnyTensor, bias: Array | None, num_topk: int, num_topk_groups:
     """
     if with_psum is not False and with_psum is not True:
         with_psum = _flag("with_psum", with_psum)
-    function = _route_with_psum if with_psum else _route
+    function = _tegula.route_with_psum if with_psum else _tegula.route
     return function(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed,
                     num_shared_experts, routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks,
                     scoring_func, num_experts, num_expanded_tokens, alignment, mask, fix_routing_mask,
                     to_physical_map, logical_count, unmapped_topk_idx, out=out)
 
 
-@_helped_by(_reduce_fused_e4m3)
+@_helped_by(_tegula.reduce_fused_e4m3)
 def reduce_fused(x: AnyTensor | tuple[AnyTensor, Array | None], topk_weights: Array | None, token_topk_to_pos: Array,
                  fp8_format: str = "", sf: Array | None = None, out: Array | None = None) -> AnyTensor:
     """Sums each token's rows, times their weights, in the order of its slots. With fp8_format='e4m3' the result is
@@ -208,12 +202,12 @@ def reduce_fused(x: AnyTensor | tuple[AnyTensor, Array | None], topk_weights: Ar
             raise ValueError(f"x: has {len(x)} items, want 2")
         data, x_sf = x
     if fp8_format == "e4m3":
-        return _reduce_fused_e4m3(data, x_sf, topk_weights, token_topk_to_pos, sf, out=out)
+        return _tegula.reduce_fused_e4m3(data, x_sf, topk_weights, token_topk_to_pos, sf, out=out)
     if fp8_format != "":
         raise ValueError(f"fp8_format: is {fp8_format!r}, want '' or 'e4m3'")
     if sf is not None:
         raise ValueError("sf: is given, want None where fp8_format is ''")
-    return _reduce_fused(data, x_sf, topk_weights, token_topk_to_pos, out=out)
+    return _tegula.reduce_fused(data, x_sf, topk_weights, token_topk_to_pos, out=out)
 
 
 __all__ = sorted(name for name in globals() if not name.startswith("_"))

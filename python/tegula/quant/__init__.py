@@ -11,13 +11,9 @@ from __future__ import annotations as _annotations
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import types
-from .. import _after_import
+from .. import _after_import, _tegula
 from .._help import helped_by as _helped_by
 from .._rows import WORDS as _WORDS, functions as _functions, name_of as _name_of
-from .._tegula import (
-    swiglu_backward_and_per_token_cast as _swiglu_backward_and_per_token_cast,
-    unpack_from_e2m1fn_x2 as _unpack_from_e2m1fn_x2,
-)
 
 if _TYPE_CHECKING:
     from .._quant import *          # a stub made from the table of functions
@@ -42,7 +38,7 @@ def _packed(t):
     return row.copy() if flags is not None and not flags.c_contiguous else row
 
 
-@_helped_by(_unpack_from_e2m1fn_x2)
+@_helped_by(_tegula.unpack_from_e2m1fn_x2)
 def unpack_from_e2m1fn_x2(x: AnyTensor, out_dtype: object = None, *, out: Array | None = None) -> AnyTensor:
     """Unpacks pairs of e2m1, the low four bits first: the last dimension gets twice as long. out_dtype None is float32. x
     may have any strides; if it is not packed, it is copied first.
@@ -64,12 +60,12 @@ def unpack_from_e2m1fn_x2(x: AnyTensor, out_dtype: object = None, *, out: Array 
         word = "f32"                                # converted afterwards
     pairs = getattr(x, "shape", None)
     if pairs is None:
-        return _unpack_from_e2m1fn_x2(x, word)      # raises: x is no tensor
+        return _tegula.unpack_from_e2m1fn_x2(x, word)       # raises: x is no tensor
     if len(pairs) == 0:
         raise ValueError("x: has 0 dimensions, want 1 or more")
     shape = *pairs[:-1], 2 * pairs[-1]
     if out is None:
-        numbers = _unpack_from_e2m1fn_x2(_packed(x), word).reshape(shape)
+        numbers = _tegula.unpack_from_e2m1fn_x2(_packed(x), word).reshape(shape)
         return numbers if is_made else _convert(numbers, out_dtype)
     if not hasattr(out, "shape") or not hasattr(out, "dtype"):
         raise TypeError(f"out: is a {type(out)}, want a tensor")
@@ -79,9 +75,9 @@ def unpack_from_e2m1fn_x2(x: AnyTensor, out_dtype: object = None, *, out: Array 
         raise ValueError(f"out: dtype is {_name_of(out.dtype)}, want {name}")
     is_packed = out.is_contiguous() if hasattr(out, "is_contiguous") else out.flags.c_contiguous
     if is_packed and is_made:
-        _unpack_from_e2m1fn_x2(_packed(x), word, out=out.reshape(-1))
+        _tegula.unpack_from_e2m1fn_x2(_packed(x), word, out=out.reshape(-1))
     else:
-        out[...] = _unpack_from_e2m1fn_x2(_packed(x), word).reshape(shape)
+        out[...] = _tegula.unpack_from_e2m1fn_x2(_packed(x), word).reshape(shape)
     return out
 
 
@@ -99,7 +95,7 @@ def _flat(t):
     return t.reshape(-1, t.shape[-1]) if getattr(t, "ndim", 2) > 2 else t
 
 
-@_helped_by(_swiglu_backward_and_per_token_cast)
+@_helped_by(_tegula.swiglu_backward_and_per_token_cast)
 def swiglu_backward_and_per_token_cast(
         x: tuple[AnyTensor, Array], grad_out: Array, weight: Array, pos_to_token_topk: Array, token_topk_to_pos: Array,
         num_per_channels: int, round_sf: bool = False, swiglu_clamp_value: float | None = None, *,
@@ -119,7 +115,7 @@ def swiglu_backward_and_per_token_cast(
         (torch.Size([6, 256]), torch.Size([3, 2]))
     """
     pair = tuple(map(_flat, x)) if isinstance(x, (tuple, list)) else x
-    out, grad, grad_sf, x_grad, weight_grad = _swiglu_backward_and_per_token_cast(
+    out, grad, grad_sf, x_grad, weight_grad = _tegula.swiglu_backward_and_per_token_cast(
         pair, _flat(grad_out), weight, pos_to_token_topk, token_topk_to_pos, num_per_channels, round_sf,
         swiglu_clamp_value, out=out)
     return out, (grad, grad_sf), x_grad, weight_grad
