@@ -23,7 +23,7 @@ by S; --jobs tries N at a time; --minutes begins none later than that; --resume 
 ended, for files that are the same now. --without leaves out modes, such as tsan where there is
 no clang; what is not noticed then is tried again by the next run. A tally per kind comes last; the exit status is 1 if a
 mutant is unnoticed and not listed, or listed and noticed, or was not tried."""
-import argparse, collections, hashlib, itertools, json, pathlib, queue, random, re, sys, threading, time
+import argparse, collections, hashlib, itertools, json, pathlib, queue, random, re, sys, threading, time, typing
 from planting import Tests, planted, root
 
 # a statement that orders threads or waits; the arguments hold no semicolon
@@ -197,7 +197,183 @@ def programs_of(file):
     return found
 
 
-def main():
+class Mutant(typing.NamedTuple):
+    file: str
+    kind: str
+    which: int          # of the changes of this kind in the file
+    line: int
+    what: str           # the statement
+    text: str           # of the file, changed
+
+    def key(self):      # of this text: a journal may be older than a kernel
+        return f"{self.file} {self.kind} {self.which} {self.what} {hashlib.sha256(self.text.encode()).hexdigest()[:12]}"
+
+
+def listed_reasons():
+    """{(file, kind, mark): reason} of mutations.txt."""
+    listed = {}
+    for line in pathlib.Path(__file__).with_name("mutations.txt").read_text().splitlines():
+        if m := re.fullmatch(r"(\S+) (\w+) (\d+|`[^`]*`(?: #\d+)?) (.*)", line):
+            listed[m[1], m[2], m[3]] = m[4]
+        elif line and not line.startswith("#"):
+            sys.exit(f"mutations.txt: cannot read {line!r}")
+    return listed
+
+
+def marked_mutants(kinds):
+    """(mutant, its mark in mutations.txt) for each."""
+    for file in kernel_files():
+        text = (root / file).read_text()
+        for kind in kinds:
+            same = collections.Counter()
+            for which, (line, what, begin, end, new) in enumerate(changes(text, kind)):
+                changed = text[:begin] + new + text[end:]
+                mark = str(which)
+                if kind == "bound":     # by its text: kernels have many bounds, and change
+                    mark = re.sub(r"\s*/\*.*", "", changed.splitlines()[line - 1])
+                    mark = f"`{mark.strip()}`"
+                    same[mark] += 1
+                    mark += f" #{same[mark]}" * (same[mark] > 1)
+                yield Mutant(file, kind, which, line, what, changed), mark
+
+
+def choose(args):
+    """The mutants to try, {those that may go unnoticed: reason}, and lines of mutations.txt for which there is none."""
+    listed, only = listed_reasons(), [o for o in args.only.split(",") if o]
+    wanted, accepted = [], {}
+    for mutant, mark in marked_mutants(args.kinds):
+        reason = listed.pop((mutant.file, mutant.kind, mark), None)
+        if reason:
+            accepted[mutant] = reason
+        if (not only or mutant.file in only or f"{mutant.file}:{mutant.line}" in only) and not (args.unlisted and reason):
+            wanted.append(mutant)
+    if args.sample and args.sample < len(wanted):
+        chosen = sorted(random.Random(args.seed).sample(range(len(wanted)), args.sample))
+        wanted = [wanted[i] for i in chosen]
+    return wanted, accepted, [" ".join(key) for key in listed if key[1] in args.kinds]
+
+
+class Run:
+    """Tries mutants, several at a time, says of each how it is noticed, and keeps that in a journal."""
+
+    def __init__(self, args, wanted, accepted):
+        self.args, self.wanted, self.accepted = args, wanted, accepted
+        folder = pathlib.Path(args.folder).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.journal = folder / "journal.json"
+        self.done = json.loads(self.journal.read_text()) if args.resume and self.journal.exists() else {}
+        self.tests, self.programs = Tests(folder), {file: programs_of(file) for file in {m.file for m in wanted}}
+        self.bounds = Bounds(self.tests, args.resume) if "bound" in args.kinds else None
+        self.tally, self.wrong, self.failures = collections.defaultdict(collections.Counter), 0, []
+        self.lock, self.end = threading.Lock(), time.monotonic() + 60 * args.minutes
+        needed = sorted({(mode, program) for m in wanted for mode in self.modes(m) for program in self.programs[m.file]})
+        for mode in {mode for mode, _ in needed}:
+            self.tests.build(mode, {program for of, program in needed if of == mode})
+        self.passes, self.locks = {}, {key: threading.Lock() for key in needed}
+
+    def modes(self, mutant):
+        is_shared = mutant.kind == "order" and mutant.what.startswith("cluster")    # orders shared memory, which TSan watches
+        return [m for m in (["tsan"] if self.args.tsan or is_shared else modes_of[mutant.kind])
+                if m not in self.args.without.split(",")]
+
+    def require_pass(self, mode, program):      # without a mutant; fills the cache, too
+        with self.locks[mode, program]:
+            if (mode, program) not in self.passes:
+                self.passes[mode, program] = self.tests.run(mode, program, seed=0)
+            if seen := self.passes[mode, program]:
+                raise RuntimeError(f"{program} ({mode}) fails without a mutant: {seen}")
+
+    def for_each(self, things, work):           # several at a time, until the end
+        todo = queue.SimpleQueue()
+        for thing in things:
+            todo.put(thing)
+
+        def worker():
+            while time.monotonic() < self.end:
+                try:
+                    work(todo.get_nowait())
+                except queue.Empty:
+                    return
+                except RuntimeError as failure:         # of one program; the others go on
+                    self.failures.append(str(failure))
+        workers = [threading.Thread(target=worker) for _ in range(self.args.jobs)]
+        for w in workers:
+            w.start()
+        for w in workers:
+            w.join()
+
+    def try_bounds(self, todo):
+        self.bounds.only({(m.file, m.which) for m in todo})
+        for tries in (25, 100000):      # few cases notice most; what is left then is tried with all
+            self.bounds.read()
+            numbers = {self.bounds.numbers[m.file, m.which]: m.file for m in todo}
+            of_bounds = collections.Counter(
+                program for number, file in numbers.items() if number not in self.bounds.noticed
+                for program in (self.programs[file] if tries == 25 else set(self.bounds.equal_in[number])))
+            self.for_each([(program, share, tries) for share in range(self.bounds.shares)
+                           for program, _ in of_bounds.most_common()], self.bounds.try_all)
+        self.bounds.read()
+
+    def first_seen(self, mutant):
+        if mutant.kind == "bound" and (seen := self.bounds.first_seen(mutant.file, mutant.which)) is not None:
+            return seen
+        with planted(mutant.file, mutant.text) as fault:
+            for mode, program, seed in itertools.product(self.modes(mutant), self.programs[mutant.file],
+                                                         range(self.args.seeds)):
+                self.require_pass(mode, program)
+                if seen := self.tests.run(mode, program, seed, fault=fault, timeout=self.args.timeout):
+                    if "TGL_ERR_COMPILE" in seen:
+                        raise RuntimeError(f"{mutant.file} {mutant.kind} {mutant.which} does not compile: {mutant.what}")
+                    return f"{mode}, seed {seed}: {seen[:100]}"
+        return ""
+
+    def try_one(self, mutant):
+        seen = self.first_seen(mutant)
+        with self.lock:
+            self.done[mutant.key()] = seen
+            kept = {key: seen for key, seen in self.done.items() if seen or not self.args.without}
+            self.journal.with_suffix(".new").write_text(json.dumps(kept))
+            self.journal.with_suffix(".new").replace(self.journal)
+            self.report(mutant)
+
+    def report(self, mutant):
+        seen, reason, kind = self.done[mutant.key()], self.accepted.get(mutant), mutant.kind
+        self.tally[kind].update(tried=1, noticed=int(bool(seen)), accepted=int(bool(reason and not seen)))
+        if bool(seen) == bool(reason) and not (seen and self.args.tsan):
+            self.wrong += 1
+        verdict = seen + "   BUT IT IS IN mutations.txt" * bool(seen and reason and not self.args.tsan) if seen else \
+            f"not noticed ({reason})" if reason else "NOT NOTICED" + ": the sides are never equal" * (
+                kind == "bound" and not self.bounds.can_matter(mutant.file, mutant.which))
+        print(f"{mutant.file}:{mutant.line:<4} {kind:6} {mutant.what[:60]:62} {verdict}", flush=True)
+
+    def try_all(self):
+        todo = []
+        for mutant in self.wanted:
+            if mutant.key() in self.done:
+                self.report(mutant)
+            else:
+                todo.append(mutant)
+        if self.bounds:
+            self.try_bounds([m for m in todo if m.kind == "bound"])
+        if self.args.jobs > 1:          # all at once: workers would wait for the first one with a program
+            self.for_each(sorted({(self.modes(m)[0], p) for m in todo if self.modes(m) and m.kind != "bound"
+                                  for p in self.programs[m.file]}), lambda key: self.require_pass(*key))
+            random.Random(0).shuffle(todo)
+        self.for_each(todo, self.try_one)
+
+    def print_tally(self):
+        """Is every mutant tried, and noticed or listed?"""
+        for kind, n in self.tally.items():
+            print(f"{kind}: {n['noticed']} of {n['tried']} noticed, {n['accepted']} accepted, "
+                  f"{n['tried'] - n['noticed'] - n['accepted']} not noticed")
+        print(*self.failures, sep="\n", end="\n" * bool(self.failures))
+        untried = len(self.wanted) - sum(n["tried"] for n in self.tally.values())
+        noticed = sum(n["noticed"] for n in self.tally.values())
+        print(f"{noticed} of {len(self.wanted)} noticed, {self.wrong} wrong, {untried} not tried")
+        return not (self.wrong or untried or self.failures)
+
+
+def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", default=str(root / "build/mutate"))
     parser.add_argument("--kind", default="sync", help="separated by commas, or all")
@@ -214,163 +390,22 @@ def main():
     parser.add_argument("--timeout", type=float, default=600, help="seconds after which a test hangs")
     parser.add_argument("--check", action="store_true")
     args = parser.parse_args()
-    if args.check:
-        args.kind = "all"
-    only = [o for o in args.only.split(",") if o]
-    kinds = list(modes_of) if args.kind == "all" else args.kind.split(",")
-    folder = pathlib.Path(args.folder).resolve()
-    if not args.check:
-        folder.mkdir(parents=True, exist_ok=True)
-    journal = folder / "journal.json"
-    done = json.loads(journal.read_text()) if args.resume and journal.exists() else {}
+    args.kinds = list(modes_of) if args.check or args.kind == "all" else args.kind.split(",")
+    return args
 
-    listed = {}                         # (file, kind, which): reason
-    for line in pathlib.Path(__file__).with_name("mutations.txt").read_text().splitlines():
-        if m := re.fullmatch(r"(\S+) (\w+) (\d+|`[^`]*`(?: #\d+)?) (.*)", line):
-            listed[m[1], m[2], m[3]] = m[4]
-        elif line and not line.startswith("#"):
-            sys.exit(f"mutations.txt: cannot read {line!r}")
 
-    wanted, accepted = [], {}           # accepted: (file, kind, number): reason
-    for name in kernel_files():
-        text = (root / name).read_text()
-        for kind in kinds:
-            same = collections.Counter()
-            for which, (line, what, begin, end, new) in enumerate(changes(text, kind)):
-                changed = text[:begin] + new + text[end:]
-                mark = str(which)
-                if kind == "bound":     # by its text: kernels have many bounds, and change
-                    mark = re.sub(r"\s*/\*.*", "", changed.splitlines()[line - 1])
-                    mark = f"`{mark.strip()}`"
-                    same[mark] += 1
-                    mark += f" #{same[mark]}" * (same[mark] > 1)
-                if (name, kind, mark) in listed:
-                    accepted[name, kind, which] = listed.pop((name, kind, mark))
-                if (not only or name in only or f"{name}:{line}" in only) and \
-                        not (args.unlisted and (name, kind, which) in accepted):
-                    wanted.append((name, kind, which, line, what, changed))
-    missing = [" ".join(key) for key in listed if key[1] in kinds]
+def main():
+    args = parse()
+    wanted, accepted, missing = choose(args)
     if args.check:
         print(*(f"mutations.txt: no such change: {mark}" for mark in missing), sep="\n")
         return bool(missing)
-    if args.sample and args.sample < len(wanted):
-        chosen = sorted(random.Random(args.seed).sample(range(len(wanted)), args.sample))
-        wanted = [wanted[i] for i in chosen]
-
-    tests, programs = Tests(folder), {name: programs_of(name) for name in {name for name, *_ in wanted}}
-    bounds = Bounds(tests, args.resume) if "bound" in kinds else None
-
-    def modes(kind, what):
-        is_shared = kind == "order" and what.startswith("cluster")      # orders shared memory, which TSan watches
-        return [m for m in (["tsan"] if args.tsan or is_shared else modes_of[kind]) if m not in args.without.split(",")]
-
-    needed = sorted({(mode, program) for name, kind, _, _, what, _ in wanted for mode in modes(kind, what)
-                     for program in programs[name]})
-    for m in {m for m, _ in needed}:
-        tests.build(m, {program for of, program in needed if of == m})
-    passes, locks = {}, {key: threading.Lock() for key in needed}
-
-    def require_pass(mode, program):    # without a mutant; fills the cache, too
-        with locks[mode, program]:
-            if (mode, program) not in passes:
-                passes[mode, program] = tests.run(mode, program, seed=0)
-            if seen := passes[mode, program]:
-                raise RuntimeError(f"{program} ({mode}) fails without a mutant: {seen}")
-
-    tally, wrong, end = collections.defaultdict(collections.Counter), len(missing), time.monotonic() + 60 * args.minutes
+    run = Run(args, wanted, accepted)
     for mark in missing:
         print(f"{mark}   IS IN mutations.txt, BUT NOT IN THE FILE")
-
-    def key_of(name, kind, which, line, what, text):    # of this text: a journal may be older than a kernel
-        return f"{name} {kind} {which} {what} {hashlib.sha256(text.encode()).hexdigest()[:12]}"
-
-    def report(name, kind, which, line, what, text):
-        nonlocal wrong
-        seen, reason = done[key_of(name, kind, which, line, what, text)], accepted.get((name, kind, which))
-        tally[kind].update(tried=1, noticed=int(bool(seen)), accepted=int(bool(reason and not seen)))
-        if bool(seen) == bool(reason) and not (seen and args.tsan):
-            wrong += 1
-        verdict = seen + "   BUT IT IS IN mutations.txt" * bool(seen and reason and not args.tsan) if seen else \
-            f"not noticed ({reason})" if reason else \
-            "NOT NOTICED" + ": the sides are never equal" * (kind == "bound" and not bounds.can_matter(name, which))
-        print(f"{name}:{line:<4} {kind:6} {what[:60]:62} {verdict}", flush=True)
-
-    lock, failures = threading.Lock(), []
-
-    def for_each(things, work):         # several at a time, until the end
-        todo = queue.SimpleQueue()
-        for thing in things:
-            todo.put(thing)
-
-        def worker():
-            while time.monotonic() < end:
-                try:
-                    work(todo.get_nowait())
-                except queue.Empty:
-                    return
-                except RuntimeError as failure:         # of one program; the others go on
-                    failures.append(str(failure))
-        workers = [threading.Thread(target=worker) for _ in range(args.jobs)]
-        for w in workers:
-            w.start()
-        for w in workers:
-            w.join()
-
-    todo = []
-    for mutant in wanted:
-        if key_of(*mutant) in done:
-            report(*mutant)
-        else:
-            todo.append(mutant)
-    if bounds:
-        bounds.only({(name, which) for name, kind, which, *_ in todo if kind == "bound"})
-        for tries in (25, 100000):      # few cases notice most; what is left then is tried with all
-            bounds.read()
-            left = {bounds.numbers[name, which]: name for name, kind, which, *_ in todo if kind == "bound"
-                    and bounds.numbers[name, which] not in bounds.noticed}
-            of_bounds = collections.Counter(p for number, name in left.items()
-                                            for p in (programs[name] if tries == 25 else set(bounds.equal_in[number])))
-            for_each([(program, share, tries) for share in range(bounds.shares) for program, _ in of_bounds.most_common()],
-                     bounds.try_all)
-        bounds.read()
-
-    def first_seen(name, kind, which, what, text):
-        if kind == "bound" and (seen := bounds.first_seen(name, which)) is not None:
-            return seen
-        with planted(name, text) as fault:
-            for mode, program, seed in itertools.product(modes(kind, what), programs[name], range(args.seeds)):
-                require_pass(mode, program)
-                if seen := tests.run(mode, program, seed, fault=fault, timeout=args.timeout):
-                    if "TGL_ERR_COMPILE" in seen:
-                        raise RuntimeError(f"{name} {kind} {which} does not compile: {what}")
-                    return f"{mode}, seed {seed}: {seen[:100]}"
-        return ""
-
-    def write_journal():
-        kept = {key: seen for key, seen in done.items() if seen or not args.without}
-        journal.with_suffix(".new").write_text(json.dumps(kept))
-        journal.with_suffix(".new").replace(journal)
-
-    def try_one(mutant):
-        name, kind, which, line, what, text = mutant
-        seen = first_seen(name, kind, which, what, text)
-        with lock:
-            done[key_of(*mutant)] = seen
-            write_journal()
-            report(*mutant)
-
-    if args.jobs > 1:                   # all at once: workers would wait for the first one with a program
-        for_each(sorted({(modes(kind, what)[0], p) for name, kind, _, _, what, _ in todo if modes(kind, what) and kind != "bound"
-                         for p in programs[name]}), lambda key: require_pass(*key))
-        random.Random(0).shuffle(todo)
-    for_each(todo, try_one)
-    for kind, n in tally.items():
-        print(f"{kind}: {n['noticed']} of {n['tried']} noticed, {n['accepted']} accepted, "
-              f"{n['tried'] - n['noticed'] - n['accepted']} not noticed")
-    print(*failures, sep="\n", end="\n" * bool(failures))
-    untried = len(wanted) - sum(n["tried"] for n in tally.values())
-    print(f"{sum(n['noticed'] for n in tally.values())} of {len(wanted)} noticed, {wrong} wrong, {untried} not tried")
-    return wrong + untried + len(failures) != 0
+    run.wrong = len(missing)
+    run.try_all()
+    return not run.print_tally()
 
 
 if __name__ == "__main__":
