@@ -136,7 +136,12 @@ typedef struct {
     /* For an op that reads rows of a table by index, i32: which tensors these are. If the table is in host memory, a
      * bench times a plain gather of the same rows beside it. NULL: no such op. */
     bool (*gather)(const case_problem *c, case_gathered *which);
-    bool has_no_kernel; /* it launches nothing: its list of kernels is empty */
+    bool has_no_kernel;     /* it only copies, from anywhere: its list of kernels is empty */
+    bool uses_all_sms;      /* its blocks wait for each other, so the number of SMs decides which kernel runs */
+    bool has_swiglu;        /* the last bits of exp decide how outputs are rounded */
+    bool has_projection;    /* mHC's: CPUs and tensor cores add in another order, within a bound for tame values */
+    bool has_narrow_oracle; /* its oracle is right for values of the lists, not for any */
+    bool may_write_twice;   /* tensors with any values may name a row of the output twice; lists do not */
     /* Lines with sizes in braces: how models call the op (models.h). NULL: none does. */
     const char *const *models;
 } case_op;

@@ -176,6 +176,7 @@ static int64_t bytes(const case_problem *c) /* grad_residual is written, and rea
 const case_op norm_fn_bwd_cases = {     /* num_rows=0: n (n + 2) */
     "mhc_norm_fn_bwd", ROWS_CASE " num_rows=0 weight=0 eps=0 accumulate=0 sums=exact", setup, run, oracle, bytes,
     workspace,
+    .has_projection = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=3 num_streams=1,2,3,4,5,6,7,8 hidden=24,9 weight=1 accumulate=1",
         "num_tokens=0,1,15,17,63,64,65,130 hidden=40 num_streams=2",

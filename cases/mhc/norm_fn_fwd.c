@@ -57,6 +57,8 @@ static void oracle(case_problem *c) { projection_oracle(c, WEIGHT + 1, oracle_to
 const case_op norm_fn_fwd_cases = {     /* num_rows=0: n (n + 2) */
     "mhc_norm_fn_fwd", ROWS_CASE " num_rows=0 weight=0 eps=1e-6 saved=1 sums=normal", setup, run, oracle,
     case_all_bytes, workspace,
+    .uses_all_sms = true,
+    .has_projection = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=3 num_streams=1,2,3,4,5,6,7,8 hidden=64,100 sums=exact eps=0",
         "num_tokens=0,1,63,64,65,130 hidden=128 num_rows=1,4,24 sums=exact,normal",

@@ -50,6 +50,8 @@ static void oracle(case_problem *c) { projection_oracle(c, WEIGHT + 1, oracle_to
 const case_op norm_fn_parts_fwd_cases = {       /* num_rows=0: n (n + 2) */
     "mhc_norm_fn_parts_fwd", ROWS_CASE " num_rows=0 weight=0 num_splits=16 sums=normal", setup, run, oracle,
     case_all_bytes, workspace,
+    .uses_all_sms = true,
+    .has_projection = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=3 num_streams=1,2,3,4,5,6,7,8 hidden=100 sums=exact num_splits=1,4,16",
         "num_tokens=3 num_streams=3,6 hidden=1024 sums=exact num_splits=1,2,4,8,16",

@@ -169,6 +169,8 @@ static void oracle(case_problem *c) { projection_oracle(c, INPUT_WEIGHT + 1, ora
 const case_op pre_fwd_cases = {
     "mhc_pre_fwd", ROWS_CASE " groups=3 weight=0 norm=none repeat=20 eps=1e-6 wanted=abc sums=normal", setup, run, oracle,
     case_all_bytes, workspace,
+    .uses_all_sms = true,
+    .has_projection = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=3 num_streams=1,2,3,4,5,6,7,8 hidden=64,100 sums=exact wanted=abcdefg norm=f32 repeat=3",
         "num_tokens=0,1,31,32,33,70 hidden=128 groups=1,2,3 norm=none,plain sums=exact wanted=abcdefg repeat=2",

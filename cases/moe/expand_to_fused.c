@@ -14,6 +14,7 @@ const case_op expand_to_fused_cases = {
     ROUTING_PARAMS "hidden= alignment= num_positions=exact slots=mapped dtype=bf16 layout=packed offset=0 "
     "out_offset=0",
     expand_setup, run, oracle, case_all_bytes, NULL,
+    .may_write_twice = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=9 num_topk=2,6,8,9 num_experts=9,4 num_ranks=8 hidden=576,2048 alignment=16",
         "num_tokens=6 num_topk=3 num_experts=5 hidden=1,2,7,8,64,576 alignment=3 "

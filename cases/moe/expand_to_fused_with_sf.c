@@ -58,6 +58,7 @@ const case_op expand_to_fused_with_sf_cases = {
     "out_offset=0 "
     "num_per_channels=128 sf_dtype=f32 pairs=0 sf_layout=packed out_sf_layout=packed",
     setup, run, oracle, case_all_bytes, NULL,
+    .may_write_twice = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=9 num_topk=2,8 num_experts=9,4 num_ranks=8 hidden=576,2048 alignment=16 "
         "num_per_channels=32,128",

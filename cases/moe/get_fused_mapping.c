@@ -47,6 +47,7 @@ const case_op get_fused_mapping_cases = {
     ROUTING_PARAMS "alignment= num_positions=exact counts=0 host=0 dtype=i64 layout=packed offset=0 "
     "out_offset=0",
     setup, run, oracle, case_all_bytes, workspace,
+    .uses_all_sms = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=40 num_topk=2,6,8,9 num_experts=9,32,4 num_ranks=8 alignment=64,128",
         "num_tokens=37 num_topk=8 num_experts=32 alignment=1,3,16,64,128,256 dtype=i64,i32",

@@ -112,6 +112,7 @@ const case_op hash_gate_cases = {
     "moe_hash_gate",
     GATE_SIZES "vocabulary= " GATE_REST " ids=valid id_dtype=i64 table_dtype=i32",
     setup, run, oracle, bytes, NULL,
+    .has_narrow_oracle = true, /* of masked and fixed tokens */
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,7,64,129 num_experts=256,384 num_topk=1,6,8,31 num_shared_experts=0 "
         "scoring=sqrtsoftplus vocabulary=1000",

@@ -61,6 +61,8 @@ const case_op route_cases = {
     GATE_SIZES GATE_GROUPS GATE_REST GATE_CHOICE
     " num_mapped_experts=0 alignment=128 num_positions=-1 counts=0 apart=0",
     setup, run, oracle, bytes, workspace,
+    .uses_all_sms = true,
+    .has_narrow_oracle = true, /* of masked and fixed tokens */
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,2,4,5,9,31,33,48,49,64,128,129 num_experts=256 num_topk=8 num_groups=8 "
         "num_topk_groups=4",

@@ -5,6 +5,7 @@
 const case_op top2_sum_gate_cases = {
     "moe_top2_sum_gate", GATE_SIZES GATE_GROUPS GATE_REST GATE_CHOICE,
     gate_setup, gate_run, gate_oracle, gate_bytes, NULL,
+    .has_narrow_oracle = true, /* of masked and fixed tokens */
     .lists[CASE_CHECK] = CASE_LINES(
         /* models, with every scoring function */
         "num_tokens=13 num_experts=72,32,64,96,16,36,108,128,144 num_topk=6 "

@@ -243,6 +243,7 @@ const case_op swiglu_backward_and_per_token_cast_cases = {
     "num_rows= num_cols= num_tokens= num_topk= num_picks= num_per_channels=128 round=0 sf=row x_sf=row "
     "clamp=none values=normal layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
+    .has_swiglu = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=9 num_cols=128,256,576 num_tokens=5 num_topk=2 num_picks=6 num_per_channels=32,128 "
         "round=0,1 values=mixed",

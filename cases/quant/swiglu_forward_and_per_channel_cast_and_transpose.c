@@ -87,6 +87,7 @@ const case_op swiglu_forward_and_per_channel_cast_and_transpose_cases = {
     "num_rows= num_cols= dtype=bf16 num_per_tokens=128 round=0 without_transpose=0 clamp=none "
     "values=normal layout=packed offset=0 out_offset=0",
     setup, run, oracle, case_all_bytes, NULL,
+    .has_swiglu = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=1,128,257 num_cols=64,136 dtype=bf16,f32 without_transpose=0,1 round=0,1 values=mixed",
         "num_rows=70 num_cols=72 num_per_tokens=1,32,64,100,0 without_transpose=0,1 clamp=none,0.5 "

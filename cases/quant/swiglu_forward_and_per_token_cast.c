@@ -191,6 +191,7 @@ const case_op swiglu_forward_and_per_token_cast_cases = {
     "num_rows= num_cols= dtype=bf16 format=e4m3 num_per_channels=128 round=0 sf=row weights=0 skip=0 "
     "clamp=none count=0 sf_min=none values=normal layout=packed offset=0 out_offset=0",
     setup, run, oracle, bytes, NULL,
+    .has_swiglu = true,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_rows=9 num_cols=128,256,576,1032 dtype=bf16,f32 round=0,1 values=mixed",
         "num_rows=9 num_cols=256 dtype=bf16,f32 round=0,1 weights=2 skip=3 values=mixed",

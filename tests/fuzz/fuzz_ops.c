@@ -96,7 +96,7 @@ static int num_given(const case_problem *c)
 /* A table may be in host memory, wherever out is; without indices there is nothing else to compare out with. */
 static bool is_lookup_without_indices(const input *in)
 {
-    if (strcmp(in->op->name, "engram_lookup") != 0) return false;
+    if (!in->op->gather) return false;
     for (int i = 0; i < in->problem.num_tensors; i++) {
         const char *name = in->problem.tensors[i].name;
         if (name && !strcmp(name, "indices")) return false;
@@ -111,8 +111,7 @@ static bool can_fail(const input *in, const case_tensor *t)
     switch (in->what) {
     case ADDRESS: return tgl_dtype_bits(tgl_dtype_to_dlpack(t->dtype)) > 8;
     case DEVICE:
-        return num_given(&in->problem) > 1 && !t->on_host && !strstr(in->op->name, "staged") &&
-               !is_lookup_without_indices(in);
+        return num_given(&in->problem) > 1 && !t->on_host && !in->op->has_no_kernel && !is_lookup_without_indices(in);
     case MISSING: return t->role == CASE_IN || !strstr(in->op->params, "in_place");
     default: return true;
     }
@@ -141,27 +140,17 @@ static void take_fault(bytes *b, input *in)
     }
 }
 
-static bool is_expand(const input *in) { return strstr(in->op->name, "expand_to_fused"); }
-
 /* Do exp or log1p decide how a SwiGLU is rounded, or which of two experts is better? */
 static bool has_exp(const input *in)
 {
     const bool has_scoring = strstr(in->op->params, "scoring=") != NULL;
-    return strstr(in->op->name, "swiglu") || (has_scoring && strcmp(case_text(&in->problem, "scoring"), "identity"));
+    return in->op->has_swiglu || (has_scoring && strcmp(case_text(&in->problem, "scoring"), "identity"));
 }
 
-/* mHC's projection: its sums differ between CPUs and tensor cores, within a bound that holds for tame values. */
-static bool has_projection(const input *in)
-{
-    return strstr(in->op->name, "norm_fn") || strstr(in->op->name, "mhc_pre_fwd");
-}
-
-/* Is the oracle right with these values? That of lossless casts takes no factors but powers of two; that of
- * masked and fixed tokens wants the table's. */
+/* Is the oracle right with these values? */
 static bool has_oracle(const input *in)
 {
-    const bool takes_any =
-        !strstr(in->op->name, "lossless") && !strstr(in->op->params, "scoring=") && !has_projection(in);
+    const bool takes_any = !in->op->has_narrow_oracle && !in->op->has_projection;
     return in->what == NOTHING && (takes_any || in->values == AS_TABLED) && !has_exp(in);
 }
 
@@ -169,8 +158,8 @@ static bool has_oracle(const input *in)
  * emulated device has the host's exp, but not its SwiGLU. */
 static bool is_portable(const input *in, const backend *on)
 {
-    if (strstr(in->op->name, "swiglu")) return in->values == AS_TABLED;
-    if (has_projection(in)) return false;
+    if (in->op->has_swiglu) return in->values == AS_TABLED;
+    if (in->op->has_projection) return false;
     return on->is_emulated || !has_exp(in);
 }
 
@@ -273,7 +262,7 @@ static tgl_status load(case_problem *c, void *context)
         if (t->initial) memcpy(t->initial, t->storage, size);
         if (in->cpu && t->role != CASE_IN) memcpy(t->storage, in->cpu->problem.tensors[i].storage, size);
     }
-    if (is_expand(in) && in->values != AS_TABLED) open_disputed_rows(c);
+    if (in->op->may_write_twice && in->values != AS_TABLED) open_disputed_rows(c);
     return TGL_OK;
 }
 
@@ -459,7 +448,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     in.values = values % 4;
     if (in.values == AS_TABLED && in.what >= SIZE && in.what <= MISSING) in.values = SMALL;
     if (!is_small(&in.problem, in.seed)) return 0;
-    if (is_expand(&in) && in.values != AS_TABLED) {
+    if (in.op->may_write_twice && in.values != AS_TABLED) {
         if (BACKEND_HAS_TSAN) return 0;                  /* rows that are written twice are a race */
         for (int i = 0; i < in.problem.num_tensors; i++) /* rows without a token stay as they were */
             if (in.problem.tensors[i].role == CASE_OUT) in.problem.tensors[i].role = CASE_INOUT;

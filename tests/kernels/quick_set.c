@@ -139,16 +139,7 @@ static const backend *cuda(void)
     return NULL;
 }
 
-/* The check lists are made for 4 SMs; ops whose blocks wait for each other use all. */
-static bool uses_all_sms(const case_op *op)
-{
-    static const char *const names[] = { "moe_route", "moe_get_fused_mapping", "mhc_pre_fwd", "mhc_norm_fn_fwd",
-                                         "mhc_norm_fn_parts_fwd" };
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(op->name, names[i])) return true;
-    return false;
-}
-
+/* The check lists are made for 4 SMs, but for ops that use all. */
 static void set_num_sms(int num_sms) { CHECK_OK(tgl_set_num_sms(cuda()->device.device_id, num_sms)); }
 
 /* ---- dry calls ---- */
@@ -284,7 +275,7 @@ TEST(quick_set)
     launched.count = 0;
     for (int i = 0; (op = case_op_at(i)); i++) {
         if ((only && strcmp(op->name, only)) || op->has_no_kernel) continue;
-        set_num_sms(uses_all_sms(op) ? 0 : 4);
+        set_num_sms(op->uses_all_sms ? 0 : 4);
         list_candidates(op);
         facts known = facts_to_leave_out();
         for (int pass = 0; pass < 3; pass++) /* small cases; the same with kernels that do not pay; large ones */
@@ -324,9 +315,9 @@ TEST(lists_of_checks)
         for (int64_t n = 0; n < case_count(op->lists[CASE_CHECK]); n++) {
             if (!is_chosen[n]) continue;
             REQUIRE(CHECK_OK(case_at(op, op->lists[CASE_CHECK], n, &params)));
-            set_num_sms(uses_all_sms(op) ? FEW_SMS : 4);
+            set_num_sms(op->uses_all_sms ? FEW_SMS : 4);
             REQUIRE(CHECK_OK(call_dry(op, &params, &elements)));
-            if (!uses_all_sms(op)) continue;
+            if (!op->uses_all_sms) continue;
             set_num_sms(0);
             REQUIRE(CHECK_OK(call_dry(op, &params, &elements)));
         }
