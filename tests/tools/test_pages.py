@@ -262,6 +262,65 @@ def test_nothing_of_the_site_is_cut_off(browser, tmp_path, site):
         assert not found, name + "\n".join(["", *found])
 
 
+# The texts of the page in a frame whose contrast to what is behind them is below 4.5, those of its SVG images too (`images`, frames
+# of their own); and lines of code with a background, which hides the underscores of the line above.
+LEGIBLE = """
+const [page, ...images] = [...document.querySelectorAll("iframe")].map((frame) => frame.contentDocument)
+const faults = [matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light"]
+const rgba = (color) => { const [r, g, b, a] = color.match(/[\\d.]+/g).map(Number); return [r, g, b, a === undefined ? 1 : a] }
+const light = (color) => rgba(color).slice(0, 3).map((c) => c / 255).map((c) => c <= .04045 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0)
+const behind = (e) => { while (e && rgba(getComputedStyle(e).backgroundColor)[3] === 0) e = e.parentElement
+                        return e ? getComputedStyle(e).backgroundColor : "rgb(255, 255, 255)" }
+function see(text, color, background) {
+    const [a, b] = [light(color), light(background)].sort((a, b) => b - a)
+    if ((a + .05) / (b + .05) < 4.5) faults.push(`"${text.trim().slice(0, 60)}": ${color} on ${background}`)
+}
+for (const e of page.body.querySelectorAll("*"))
+    if ([...e.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) see(e.textContent, getComputedStyle(e).color, behind(e))
+for (const image of page.images) {
+    const shown = images.find((i) => i.URL === image.src)
+    for (const text of shown ? shown.querySelectorAll("text") : []) see(text.textContent, getComputedStyle(text).fill, behind(image))
+    if (!shown) faults.push(`${image.src} is not looked at`)
+}
+for (const e of page.querySelectorAll("pre *"))
+    if (rgba(getComputedStyle(e).backgroundColor)[3] > 0) faults.push(`code has a background: ${e.textContent.trim().slice(0, 60)}`)
+document.title = JSON.stringify(faults.slice(0, 20))
+"""
+SCHEMES = {"light": "--blink-settings=preferredColorScheme=1", "dark": "--blink-settings=preferredColorScheme=0"}
+
+
+def illegible(browser, folder, page, scheme):
+    images = [(page.parent / image).resolve() for image in Links(page).images]
+    frames = "".join(f"<iframe src='{path.as_uri()}'></iframe>" for path in (page, *images))
+    outer = folder / "legible.html"
+    outer.write_text(f"<!DOCTYPE html><title>not measured</title><style>:root {{ color-scheme: light dark }}</style><body>{frames}"
+                     f"<script>onload = () => {{{LEGIBLE}}}</script>")
+    title = re.search("<title>(.*?)</title>", browser(outer, SCHEMES[scheme], "--dump-dom"), re.S)[1]
+    seen, *found = json.loads(html.unescape(title))
+    assert seen == scheme
+    return found
+
+
+def test_the_measurement_sees_what_cannot_be_read(browser, tmp_path):
+    (tmp_path / "a.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><style>@media (prefers-color-scheme: dark) { text { fill: "
+                                    "#eee } }</style><text>label</text></svg>")
+    page = tmp_path / "bad.html"
+    page.write_text("<style>:root { color-scheme: light dark } body { background: Canvas } .bad { color: #888; background: #777 } "
+                    "img { background: #fff }</style><p>fine</p><p class='bad'>pale</p><img src='a.svg'><pre><code class='bad'>a_b</code></pre>")
+    for scheme, label in ("light", []), ("dark", ['"label": rgb(238, 238, 238) on rgb(255, 255, 255)']):
+        assert illegible(browser, tmp_path, page, scheme) == [
+            '"pale": rgb(136, 136, 136) on rgb(119, 119, 119)', '"a_b": rgb(136, 136, 136) on rgb(119, 119, 119)', *label,
+            "code has a background: a_b"]
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_text_of_the_site_can_be_read(browser, tmp_path, site, scheme):
+    for name in "index", "docs/mhc":
+        found = illegible(browser, tmp_path, site / f"{name}.html", scheme)
+        assert not found, name + "\n".join(["", *found])
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_screenshot(browser, tmp_path, report, width):
     """A picture of the page is as wide as asked for and shows something. TEGULA_TEST_SCREENSHOTS=<folder> keeps it."""
