@@ -8,6 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cases/random.h"
 #include "core/status.h"
 #include "cuda/driver.h"
 #include "results.h"
@@ -43,9 +44,13 @@ typedef struct {
     tool_rows rows;
 } bench;
 
+/* Takes a row, or leaves it out; TOOL_USAGE if the op refuses it, before anything is measured or a file is touched. */
 static int want(void *context, const case_op *op, const case_params *params)
 {
     bench *b = context;
+    char text[CASE_LABEL];
+    case_params_text(op, params, text, sizeof text);
+    if (!case_is_legal(op, params)) return tool_usage(&tool_bench, "%s %s: %s", op->name, text, tgl_last_error());
     wanted_row *more = realloc(b->wanted, sizeof *more * (size_t)(b->num_wanted + 1));
     if (!more) abort();
     b->wanted = more;
@@ -55,8 +60,6 @@ static int want(void *context, const case_op *op, const case_params *params)
         b->left_out++;
         return 0;
     }
-    char text[CASE_LABEL];
-    case_params_text(op, params, text, sizeof text);
     if ((int)strlen(text) > b->label_width) b->label_width = (int)strlen(text);
     b->wanted[b->num_wanted++] = (wanted_row){ .op = op, .params = *params };
     return 0;
@@ -210,10 +213,15 @@ static void print_heads(const bench *b)
     printf(" %9s %9s%s\n", "GB/s", "of copy", tool_plain());
 }
 
-static void print_row(bench *b, const case_op *op, const tool_row *row)
+static void print_op(bench *b, const case_op *op)
 {
     if (op != b->shown) printf("%s%s%s\n", tool_bold(), op->name, tool_plain());
     b->shown = op;
+}
+
+static void print_row(bench *b, const case_op *op, const tool_row *row)
+{
+    print_op(b, op);
     if (is_narrow(b)) tool_print_wrapped(row->params, 0);
     else printf("%-*s", b->label_width, row->params);
     printf(" %9s %5.0f %% %9s", tool_number(row->cold_us), 100 * row->cold_spread, tool_number(row->warm_us));
@@ -279,8 +287,9 @@ static void print_facts(const bench *b, double launch_ns)
 static void print_failure(bench *b, const wanted_row *w, tgl_status status, const char *message)
 {
     const bool is_memory = status == TGL_ERR_MEMORY;
-    printf("%-*s %s%s%s%s\n", b->label_width, w->row.params, is_memory ? tool_dim() : tool_red(),
-           is_memory ? "left out: " : "", message, tool_plain());
+    print_op(b, w->op);
+    tool_print_wrapped(w->row.params, 0);
+    printf("%s  %s%s%s\n", is_memory ? tool_dim() : tool_red(), is_memory ? "left out: " : "", message, tool_plain());
     b->failed += !is_memory;
 }
 

@@ -743,6 +743,30 @@ def test_a_file_that_cannot_be_written_is_known_before_measuring(tegula, option)
     assert done.stderr == f"tegula bench: {option}: nowhere/file: No such file or directory\n"
 
 
+@pytest.mark.parametrize("words, sentence", [
+    (["transpose", "num_rows=64,x", "num_cols=9", "dtype=bf16"], 'transpose num_rows=x num_cols=9 dtype=bf16: num_rows: is "x", want '),
+    (["transpose", "num_rows=3", "num_cols=5", "dtype=bf16", "offset=-3000"],
+     "transpose num_rows=3 num_cols=5 dtype=bf16 offset=-3000: x: offset is -3000, want >= 0\n"),
+    (["moe_topk_gate", "num_tokens=4", "num_experts=16", "num_topk=2,20"],
+     "moe_topk_gate num_tokens=4 num_experts=16 num_topk=20: topk_idx: shape is [4, 20], want [4, 0..16]\n")])
+def test_a_case_that_is_refused_is_known_before_measuring(tegula, tmp_path, words, sentence):
+    """Not after the cases before it, and files of earlier runs stay."""
+    for name in "old.jsonl", "old.html":
+        (tmp_path / name).write_text("old")
+    done = tegula("bench", *words, "--device", "cpu", "--json", "old.jsonl", "--html", "old.html")
+    assert done.returncode == 2 and not done.stdout and done.stderr.startswith(f"tegula bench: {sentence}"), done.stdout + done.stderr
+    assert all((tmp_path / name).read_text() == "old" for name in ("old.jsonl", "old.html"))
+    assert tegula("bench", *words, "--device", "cpu", "--first-call").returncode == 2
+
+
+def test_a_case_without_memory_is_left_out(tegula):
+    done = tegula("bench", "transpose", "num_rows=64,4000000", "num_cols=500000", "dtype=i8", "--quick", "--no-check", "--device", "cpu")
+    head, *lines = done.stdout.split("of copy\n")[1].splitlines()
+    assert done.returncode == 0 and head == "transpose" and lines[0].startswith("num_rows=64 num_cols=500000 dtype=i8 "), done.stderr
+    assert lines[1] == "num_rows=4000000 num_cols=500000 dtype=i8"
+    assert re.fullmatch(r"  left out: needs [\d.]+ GB of host memory, [\d.]+ GB are free", lines[2])
+
+
 def test_an_interrupted_run_leaves_its_files(tmp_path):
     sizes = ",".join(str(n) for n in range(64, 4096, 64))
     words = ["bench", "transpose", f"num_rows={sizes}", "num_cols=512", "dtype=f32", "--device", "cpu", "--json", "rows.jsonl",
