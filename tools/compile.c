@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include "cases/models.h"
+#include "cases/random.h"
 #include "cuda/cache.h"
 #include "tool.h"
 
@@ -27,6 +28,16 @@ static void compiled(void *context, const char *kernel, const char *macros, cons
     tool_table_row(p->table, (const char *const[]){ kernel, architecture, tool_text("%.1f", milliseconds), macros });
     p->milliseconds += milliseconds;
     p->compiled++;
+}
+
+/* Counts a case; TOOL_USAGE if the op refuses it. */
+static int count(void *context, const case_op *op, const case_params *params)
+{
+    char text[CASE_LABEL];
+    case_params_text(op, params, text, sizeof text);
+    if (!case_is_legal(op, params)) return tool_usage(&tool_compile, "%s %s: %s", op->name, text, tgl_last_error());
+    ++*(int64_t *)context;
+    return TOOL_OK;
 }
 
 static int visit(void *context, const case_op *op, const case_params *params)
@@ -76,13 +87,30 @@ static const char *model_names(void)
     return names;
 }
 
-static int compile_for(const char *architecture, const wanted *w, progress *p)
+static int begin(const char *architecture)
 {
     const tgl_status status = tgl_prepare_begin(0, architecture);
     if (status == TGL_ERR_ARGUMENT) return tool_usage(&tool_compile, "--arch: %s", tgl_last_error());
-    if (status != TGL_OK) return tool_failed(&tool_compile, "%s", tgl_last_error());
-    const int code = each_case(w, visit, p);
+    return status == TGL_OK ? TOOL_OK : tool_failed(&tool_compile, "%s", tgl_last_error());
+}
+
+/* With no `w` the architecture is looked at, nothing is compiled. */
+static int compile_for(const char *architecture, const wanted *w, progress *p)
+{
+    int code = begin(architecture);
+    if (code != TOOL_OK) return code;
+    if (w) code = each_case(w, visit, p);
     tgl_prepare_end();
+    return code;
+}
+
+static int each_architecture(const char *architectures, const wanted *w, progress *p)
+{
+    char list[256], *rest = NULL;
+    int code = TOOL_OK;
+    snprintf(list, sizeof list, "%s", architectures);
+    for (char *a = strtok_r(list, ",", &rest); a && code == TOOL_OK; a = strtok_r(NULL, ",", &rest))
+        code = compile_for(a, w, p);
     return code;
 }
 
@@ -108,7 +136,12 @@ static int run(int argc, char **argv)
         return tool_usage(&tool_compile, "--%s: names the ops itself", is_all ? "all" : "model");
     if (model && is_all) return tool_usage(&tool_compile, "--all: has all models, so takes no --model");
     const wanted w = { is_all ? case_models : model ? case_model_named(model) : NULL, is_all, &words };
-    unsetenv("TEGULA_CACHE_READONLY"); /* what is there only would be missing in the folder to fill */
+    /* What is there only would be missing in the folder to fill. Before the library's first look at it. */
+    unsetenv("TEGULA_CACHE_READONLY");
+    int64_t num_cases = 0;
+    code = each_architecture(architectures, NULL, NULL);
+    if (code == TOOL_OK) code = each_case(&w, count, &num_cases);
+    if (code != TOOL_OK) return code; /* before anything is compiled */
     if (folder && mkdir(folder, 0755) != 0 && errno != EEXIST)
         return tool_failed(&tool_compile, "%s: %s", folder, strerror(errno));
     if (folder && tgl_set_cache_dir(folder) != TGL_OK) return tool_failed(&tool_compile, "%s", tgl_last_error());
@@ -118,20 +151,14 @@ static int run(int argc, char **argv)
     const int64_t files = cache.files;
 
     static const char *const heads[] = { "kernel", "arch", ">ms", "macros" };
-    progress p = { .table = tool_table_new(4, heads), .began = tool_seconds() };
-    char list[256], *rest = NULL;
-    snprintf(list, sizeof list, "%s", architectures);
-    int num_architectures = 1;
+    int64_t num_architectures = 1;
+    for (const char *a = architectures; *a; a++) num_architectures += *a == ',';
+    progress p = { .table = tool_table_new(4, heads), .began = tool_seconds(), .total = num_cases * num_architectures };
     tgl_set_compile_callback(compiled, &p);
-    code = each_case(&w, tool_count_case, &p.total);
-    for (const char *a = list; *a; a++) num_architectures += *a == ',';
-    p.total *= num_architectures;
-    for (char *a = strtok_r(list, ",", &rest); a && code == TOOL_OK; a = strtok_r(NULL, ",", &rest))
-        code = compile_for(a, &w, &p);
+    code = each_architecture(architectures, &w, &p);
     tgl_set_compile_callback(NULL, NULL);
     tool_progress(NULL);
     tool_table_print(p.table);
-    if (code == TOOL_USAGE) return code;
     tgl_cache_describe(&cache);
     printf("%d kernel%s compiled in %.0f ms; %s: %lld files (%lld new), %s\n", p.compiled, p.compiled == 1 ? "" : "s",
            p.milliseconds, cache.folder, (long long)cache.files, (long long)(cache.files - files),

@@ -215,6 +215,8 @@ def test_completion_in_zsh(tegula):
     (["compile", "--all", "transpose"], "tegula compile: --all: names the ops itself"),
     (["compile", "--all", "--model", "deepseek-v3"], "tegula compile: --all: has all models, so takes no --model"),
     (["compile", "--arch", "pentium"], "tegula compile: --arch: "),
+    (["compile", "--arch", "sm_90a", "transpose", "num_rows=64,x", "num_cols=64", "dtype=bf16"],
+     'tegula compile: transpose num_rows=x num_cols=64 dtype=bf16: num_rows: is "x", want a whole number\n'),
     (["demo", "--device", "tpu"], "tegula demo: --device: is tpu, want cpu, cuda or cuda:<number>"),
 ])
 def test_a_bad_command_line_gets_a_sentence(tegula, words, sentence):
@@ -480,6 +482,13 @@ def test_compile_names_the_architectures_that_nvrtc_knows(tegula):
         done = tegula("compile", "--arch", name, *COMPILE[3:], "-o", "baked")
         known = re.search(re.escape(before) + r"NVRTC \d+\.\d+ knows: ((?:sm_\w+, )*sm_\w+)", done.stderr)[1].split(", ")
         assert done.returncode in (1, 2) and {"sm_80", "sm_90a"} <= set(known) and not {"sm_75", "sm_90"} & set(known)
+
+
+def test_compile_looks_at_all_architectures_first(tegula, tmp_path, emulated):
+    """Nothing is compiled for those before one that is refused."""
+    done = tegula(*COMPILE[:2], "sm_90a,sm_100", *COMPILE[3:], "-o", "baked", env=emulated)
+    assert done.returncode == 2 and not done.stdout and not (tmp_path / "baked").exists()
+    assert done.stderr.startswith('tegula compile: --arch: architecture: is "sm_100", want sm_100a\n')
 
 
 def test_compile_counts_the_cases_of_all_architectures(tmp_path, emulated):
