@@ -480,5 +480,5 @@ const tool_command tool_bench = {
     .summary = "checks, then times: a table, JSON lines, a page with plots",
     .run = run,
     .note = tool_parameters,
-    .example = "tegula bench transpose num_rows=1,8,64 num_cols=7168 dtype=bf16 --json rows.jsonl",
+    .example = "tegula bench transpose num_rows=1,8 num_cols=7168 dtype=bf16 --json rows.jsonl",
 };

@@ -278,7 +278,7 @@ static int run(int argc, char **argv)
 
 const tool_command tool_check = {
     .name = "check",
-    .arguments = "[op...] [k=v ...] [--device NAME] [--slow] [--scrub] [--random N [--seed S]]",
+    .arguments = "[op...] [k=v ...] [--slow] [--scrub] [--random N]",
     .summary = "are the results right, on the CPU and on the GPU",
     .run = run,
     .note = tool_parameters,

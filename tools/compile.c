@@ -172,7 +172,7 @@ static int run(int argc, char **argv)
 
 const tool_command tool_compile = {
     .name = "compile",
-    .arguments = "--all | --arch LIST [--model NAME | op... [k=v ...]] [-o DIR]",
+    .arguments = "--all | --arch LIST [--model NAME | op... [k=v ...]]",
     .summary = "compiles kernels ahead, without a GPU",
     .run = run,
     .note = tool_parameters,

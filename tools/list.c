@@ -27,7 +27,7 @@ const tool_command tool_list = {
     .arguments = "[op|domain ...]",
     .summary = "the ops, with their parameters and numbers of cases",
     .run = run,
-    .note = "check, slow, bench, kernels: how many cases are listed for tegula check, check --slow,\n"
+    .note = "check, slow, bench, kernels: how many cases are listed for tegula check, check --slow, "
             "bench and compile. num_tokens= has no default, dtype=i64 has one.",
     .example = "tegula list moe transpose",
 };

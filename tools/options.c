@@ -20,21 +20,24 @@ int tool_complain(const tool_command *command, int code, const char *format, ...
     return code;
 }
 
-/* In lines, since a help is read on terminals and in pipes. */
-const char tool_parameters[] = "k=v is a parameter of an op with its value, k=a,b stands for several values; tegula\n"
-                               "list shows the parameters. If all without a default are given, they make the cases,\n"
+const char tool_parameters[] = "k=v is a parameter of an op with its value, k=a,b stands for several values; tegula "
+                               "list shows the parameters. If all without a default are given, they make the cases, "
                                "otherwise they choose those of the op's list that have these values.";
 
 static void help(const tool_command *command, const tool_option *options)
 {
     printf("usage: tegula %s %s\n%s\n", command->name, command->arguments, command->summary);
-    if (command->note) printf("\n%s\n", command->note);
+    if (command->note) {
+        printf("\n");
+        tool_print_help(command->note, 0);
+    }
     if (command->example) printf("\nexample\n  %s\n", command->example);
     if (options->name) printf("\noptions\n");
     for (const tool_option *o = options; o->name; o++) {
         char left[48];
         snprintf(left, sizeof left, "--%s%s%s", o->name, o->argument ? " " : "", o->argument ? o->argument : "");
-        printf("  %-22s %s\n", left, o->help);
+        printf("  %-22s ", left);
+        tool_print_help(o->help, 25);
     }
 }
 

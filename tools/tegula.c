@@ -23,7 +23,7 @@ static void help(FILE *file)
             tgl_version());
     for (const tool_command *const *c = tool_commands; *c; c++)
         fprintf(file, "  %-10s %s\n", (*c)->name, (*c)->summary);
-    fprintf(file, "\ntegula help <command> lists a command's options, tegula help man prints the manual page.\n");
+    fprintf(file, "\ntegula help <command> lists a command's options.\ntegula help man prints the manual page.\n");
 }
 
 static int no_such_command(const char *name)

@@ -168,16 +168,24 @@ static int first_line(const char *text, int width)
     return (int)((*end == ' ' ? end : space ? space : part ? part : end) - text);
 }
 
-void tool_print_wrapped(const char *text, int column)
+static void print_wrapped(const char *text, int column, int end)
 {
     enum { MIN_WIDTH = 16 };
-    const int room = tool_width() - column, width = room > MIN_WIDTH ? room : MIN_WIDTH;
+    const int room = end - column, width = room > MIN_WIDTH ? room : MIN_WIDTH;
     int indent = 0;
     for (int length; *text; text += length, text += *text == ' ') {
         length = first_line(text, width);
         printf("%*s%.*s\n", indent, "", length, text);
         indent = column;
     }
+}
+
+void tool_print_wrapped(const char *text, int column) { print_wrapped(text, column, tool_width()); }
+
+void tool_print_help(const char *text, int column)
+{
+    enum { MAX_WIDTH = 80 };
+    print_wrapped(text, column, tool_width() < MAX_WIDTH ? tool_width() : MAX_WIDTH);
 }
 
 /* Makes the widest columns narrower, as far as they may be, until a line fits. Numbers and colours stay whole. */

@@ -118,6 +118,7 @@ int tool_width(void); /* columns of the terminal; "no end" where stdout is none 
 
 /* Lines that the terminal can show. The first begins in `column`, where the cursor is; blanks bring the others there. */
 void tool_print_wrapped(const char *text, int column);
+void tool_print_help(const char *text, int column); /* at most 80 columns wide, also where stdout is no terminal */
 
 /* A table of texts in aligned columns; those whose head begins with '>' are aligned to the right. Where the terminal is
  * too narrow, the widest columns of the others are wrapped. */

@@ -80,6 +80,17 @@ def test_help_of_a_command(tegula, command):
     assert tegula("help", command).stdout == done.stdout
 
 
+def test_help_fits_80_columns(tegula, tmp_path):
+    """In pipes, too; on a narrower terminal the texts of options are wrapped, and nothing is lost."""
+    for words in [["--help"], *(["help", command] for command in COMMANDS)]:
+        plain = tegula(*words).stdout
+        assert max(map(len, plain.splitlines())) <= 80 and not re.search(" $", plain, re.M), plain
+        assert on_a_terminal(tmp_path, 200, *words)[0].replace("\r", "") == plain
+    narrow = on_a_terminal(tmp_path, 60, "help", "compile")[0].replace("\r", "")
+    notes, options = narrow.split("\nexample\n")[0].split("\n\n", 1)[1], narrow.split("\noptions\n")[1]
+    assert max(map(len, (notes + options).splitlines())) <= 60 and narrow.split() == tegula("help", "compile").stdout.split()
+
+
 def options_of(tegula, command):
     return re.findall(r"^  (--[\w-]+)", tegula(command, "--help").stdout, re.M)
 
@@ -96,10 +107,19 @@ def test_manual_page_has_what_the_help_has(tegula, tmp_path):
         assert "tegula bench" in re.sub(".\b", "", done.stdout)            # bold letters are struck twice
 
 
+def note_of(tegula, command):
+    return " ".join(tegula(command, "--help").stdout.split("\n\n")[1].split())
+
+
+def models_of(tegula):
+    """As the help names them."""
+    return re.search(r"a model: ((?:[\w.-]+,\s+)*[\w.-]+)", tegula("compile", "--help").stdout)[1].replace(",", "").split()
+
+
 def test_help_says_what_parameters_are(tegula):
-    said = [tegula(command, "--help").stdout.split("\n\n")[1] for command in ("check", "bench", "compile")]
+    said = [note_of(tegula, command) for command in ("check", "bench", "compile")]
     assert len(set(said)) == 1 and "k=a,b stands for several values" in said[0] and "without a default" in said[0]
-    said = tegula("list", "--help").stdout
+    said = note_of(tegula, "list")
     heads, row = (line.split() for line in tegula("list", "moe_topk_gate").stdout.splitlines())
     assert all(head in said for head in heads[1:5])
     assert row[5] == "num_tokens=" and "num_tokens= has no default" in said and "dtype=i64" in row and "dtype=i64 has one" in said
@@ -112,7 +132,7 @@ def example_of(tegula, command):
 def test_sections_of_the_manual_page(tegula, tmp_path):
     page = tegula("help", "man").stdout.replace("\\-", "-")
     sections = dict(re.findall(r"^\.SH (.*)\n((?:(?!\.SH).*\n)*)", page, re.M))
-    assert sections["PARAMETERS"] == tegula("check", "--help").stdout.split("\n\n")[1] + "\n" and page.count("k=a,b") == 1
+    assert sections["PARAMETERS"] == note_of(tegula, "check") + "\n" and page.count("k=a,b") == 1
     settings = tegula("info").stdout.split("\n\n")[1].splitlines()[1:]
     shown = re.findall(r"^\.TP\n\.B (\S+)\n(.*)", sections["ENVIRONMENT"], re.M)
     assert shown == [(line.split()[0], re.split("  +", line)[3]) for line in settings] and len(shown) >= 10
@@ -134,7 +154,7 @@ def test_examples_run(tegula, tmp_path):
         done = subprocess.run(["bash", "-c", example], cwd=tmp_path, env=env, text=True, capture_output=True)
         assert done.returncode == 0, done.stdout + done.stderr
     model = re.search(r"--model (\S+)", example_of(tegula, "compile"))[1]
-    assert model in re.search(r"a model: (.*)", tegula("compile", "--help").stdout)[1].split(", ")
+    assert model in models_of(tegula)
 
 
 COMPLETIONS = [
@@ -461,7 +481,8 @@ def test_compile_all(tegula, tmp_path):
     if not nvrtc.exists():
         pytest.skip("the libnvrtc of tests was not built")
     env = {"TEGULA_LIBNVRTC": str(nvrtc), "TEGULA_TEST_NVRTC": "12.8"}
-    models = re.search(r"a model: (.*)", tegula("compile", "--help").stdout)[1].split(", ")
+    models = models_of(tegula)
+    assert models == re.findall(r'^    \{ "(\S+)"', (ROOT / "cases/models.c").read_text(), re.M)
     one_by_one = set()
     for model in models:
         done = tegula("compile", "--arch", "sm_90a", "--model", model, "-o", model, env=env)
