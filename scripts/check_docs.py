@@ -104,12 +104,11 @@ for document in sorted(documents):
             else:
                 check(f"{name}:{number}", None)
 
-# An op is named in full, as its heading has it, without the domain, or as "tgl_..._fwd, _bwd".
+# An op is named in full, so that a search for it finds its page.
 for header in sorted((root / "include/tegula").glob("*.h")):
     page = root / "docs" / f"{header.stem}.md"
     for op in re.findall(r"TGL_API tgl_status tgl_(\w+)\(", header.read_text()) if page.exists() else ():
-        forms = [f"tgl_{op}", op, op.removeprefix(f"{header.stem}_"), f"tgl_{op.removesuffix('_bwd')}_fwd, _bwd"]
-        check(page.relative_to(root), not re.search(rf"\b({'|'.join(forms)})\b", page.read_text()) and f"lacks {op}")
+        check(page.relative_to(root), not re.search(rf"\btgl_{op}\b", page.read_text()) and f"lacks tgl_{op}")
 
 # A header promises nothing that is newer than the library.
 core = (root / "include/tegula/core.h").read_text()
