@@ -63,7 +63,7 @@ int tool_compare(const tool_rows *rows, const tool_rows *other, const char *othe
     printf("\n%sagainst %s%s%s%s%s\n", tool_bold(), other_name, some && some->peer[0] ? ": " : "",
            some && some->peer[0] ? some->peer : "", some ? "" : " (no row in common)", tool_plain());
     tool_table_print(table);
-    printf("%d rows compared, %d not met", compared, missed);
+    printf("%s compared, %d not met", tool_count(compared, "row"), missed);
     if (num_ratios)
         printf(", geometric mean of the ratios %.3f (below 1: ours is faster)", exp(sum_of_logs / num_ratios));
     printf("\n");

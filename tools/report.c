@@ -27,7 +27,7 @@ static int run(int argc, char **argv)
     if (code == TOOL_OK && rows.count == 0) code = tool_usage(&tool_report, "%s: no rows", words.files[0]);
     if (code == TOOL_OK && tool_report_html(page, &rows, against ? &other : NULL) != TGL_OK)
         code = tool_failed(&tool_report, "%s", tgl_last_error());
-    if (code == TOOL_OK) printf("%s: %d rows\n", page, tool_rows_of_ops(&rows));
+    if (code == TOOL_OK) printf("%s: %s\n", page, tool_count(tool_rows_of_ops(&rows), "row"));
     tool_rows_free(&rows);
     tool_rows_free(&other);
     return code;

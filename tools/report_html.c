@@ -500,7 +500,7 @@ static void head(FILE *f, const tool_rows *rows, const tool_rows *other)
     const tool_row *first = &rows->rows[0];
     fprintf(f,
             "<!DOCTYPE html>\n<html lang='en'><head><meta charset='utf-8'/><meta name='viewport' "
-            "content='width=device-width'/><title>tegula bench: %s</title><style>\n%s</style></head>\n"
+            "content='width=device-width'/><title>tegula on %s</title><style>\n%s</style></head>\n"
             "<body><h1>%s</h1>\n<p class='soft'>tegula %s",
             text(first->device), style, text(first->device), text(first->library));
     commits(f, rows);
@@ -577,19 +577,19 @@ static void summary(FILE *f, const tool_rows *rows, const tool_rows *other)
         num_met += tool_judge(r, theirs).is_met;
         sum_of_logs += log(theirs->cold_us / r->cold_us);
     }
-    fprintf(f, "<div class='card'><h3>Summary</h3>\n<p>%d rows of %d ops", num_rows, num_ops);
+    fprintf(f, "<div class='card'><h3>Summary</h3>\n<p>%s of %s", tool_count(num_rows, "row"),
+            tool_count(num_ops, "op"));
     qsort(shares, (size_t)num_shares, sizeof *shares, compare_doubles);
     if (num_shares)
         fprintf(f, "; half of them at %s of a plain copy's rate or more", tool_percent(shares[num_shares / 2]));
     fprintf(f, ".</p>\n");
     free(shares);
     if (num_compared) {
-        fprintf(
-            f,
-            "<p>Against %s: <strong>%.2f</strong> times as fast (geometric mean of %d rows); %d rows met their goal (%s), "
-            "%d did not.</p>\n",
-            peer_of(other), exp(sum_of_logs / num_compared), num_compared, num_met, tool_goal(&other->rows[0]),
-            num_compared - num_met);
+        fprintf(f,
+                "<p>Against %s: <strong>%.2f</strong> times as fast (geometric mean of %s); %d met the goal (%s), "
+                "%d did not.</p>\n",
+                peer_of(other), exp(sum_of_logs / num_compared), tool_count(num_compared, "row"), num_met,
+                tool_goal(&other->rows[0]), num_compared - num_met);
         worst(f, rows, other);
     }
     contents(f, rows);

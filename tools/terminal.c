@@ -78,6 +78,8 @@ const char *tool_number(double value) { return isnan(value) ? "-" : tool_text("%
 
 const char *tool_percent(double share) { return isnan(share) ? "-" : tool_text("%.0f %%", 100 * share); }
 
+const char *tool_count(int n, const char *thing) { return tool_text("%d %s%s", n, thing, n == 1 ? "" : "s"); }
+
 const char *tool_time(double us)
 {
     const double scaled = us >= 1e6 ? us / 1e6 : us >= 1e3 ? us / 1e3 : us;

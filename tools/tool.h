@@ -110,6 +110,7 @@ const char *tool_text(const char *format, ...) __attribute__((format(printf, 1, 
 /* Numbers for people, in the same buffers: "12.3 MiB", "3.07 us" or "1.20 ms". */
 const char *tool_size(double bytes);
 const char *tool_time(double us);
+const char *tool_count(int n, const char *thing); /* "1 row", "4 rows" */
 /* Three or four significant digits; a share as "93 %". "-" for NaN. */
 const char *tool_number(double value);
 const char *tool_percent(double share);
