@@ -42,6 +42,10 @@ int main(int argc, char **argv)
     const bool is_help = !strcmp(argv[1], "help");
     if (is_help && argc > 2) {
         if (!strcmp(argv[2], "man")) return tool_print_manual();
+        if (!strcmp(argv[2], "help")) {
+            help(stdout);
+            return TOOL_OK;
+        }
         if (!(command = command_named(argv[2]))) return no_such_command(argv[2]);
         return command->run(2, (char *[]){ argv[2], "--help", NULL });
     }

@@ -70,6 +70,7 @@ def test_help_names_every_command(tegula):
     done = tegula("--help")
     assert done.returncode == 0
     assert [line.split()[0] for line in done.stdout.splitlines() if line.startswith("  ")] == COMMANDS
+    assert tegula("help").stdout == tegula("help", "help").stdout == done.stdout
     assert tegula().returncode == 2
 
 
