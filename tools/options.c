@@ -77,6 +77,23 @@ static const tool_option *find_option(const tool_option *options, const char *wo
     return NULL;
 }
 
+/* "moe_topk_gate": the ops that have this name in their domain, else those that have the word in their name, up to four; ""
+ * without any. */
+static const char *ops_like(const char *word)
+{
+    const char *names = "";
+    const case_op *op;
+    if (strlen(word) < 3) return names;
+    for (int pass = 0; !*names && pass < 2; pass++)
+        for (int i = 0, found = 0; found < 4 && (op = case_op_at(i)); i++) {
+            const char *domain_end = strchr(op->name, '_');
+            const bool is_name = domain_end && !strcmp(domain_end + 1, word), has_part = strstr(op->name, word);
+            if (!(pass == 0 ? is_name : has_part)) continue;
+            names = tool_text("%s%s%s", names, found++ ? ", " : "", op->name);
+        }
+    return names;
+}
+
 /* TOOL_OK, or TOOL_USAGE after a sentence. */
 static int add_word(const tool_command *command, char *word, tool_words *words)
 {
@@ -101,6 +118,8 @@ static int add_word(const tool_command *command, char *word, tool_words *words)
         words->ops[words->num_ops++] = op;
     }
     if (words->num_ops > before) return TOOL_OK;
+    const char *alike = ops_like(word);
+    if (*alike) return tool_usage(command, "%s: no such op or domain; did you mean %s?", word, alike);
     return tool_usage(command, "%s: no such op or domain; tegula list names them", word);
 }
 
@@ -223,9 +242,7 @@ static int visit_op(walk *w, const case_op *op, const char *line)
     return TOOL_OK;
 }
 
-/* Is a value of `line` one that the op understands in no case? Then the sentence is tgl_last_error(). Each is put into a
- * listed case, alone. */
-static bool has_strange_value(const case_op *op, const char *line)
+bool tool_refuses(const case_op *op, const case_pair *pair)
 {
     const char *const *list = NULL;
     for (int l = 0; l < CASE_NUM_LISTS && !list; l++) list = case_count(op->lists[l]) ? op->lists[l] : NULL;
@@ -233,21 +250,26 @@ static bool has_strange_value(const case_op *op, const char *line)
     if (!list || case_at(op, list, 0, &params) != TGL_OK) return false;
     char text[CASE_LABEL + TOOL_LINE];
     case_params_text(op, &params, text, sizeof text);
-    const size_t n = strlen(text);
+    const size_t n = strlen(text); /* of two words with one name the later one holds */
+    snprintf(text + n, sizeof text - n, " %.*s=%.*s", pair->name_bytes, pair->name, pair->values_bytes, pair->values);
+    const char *const changed[] = { text, NULL };
     case_problem *problem = case_memory(1, sizeof *problem);
-    bool is_strange = false;
-    for (case_pair pair; !is_strange && case_next_pair(&line, &pair);) {
-        /* of two words with one name the later one holds */
-        snprintf(text + n, sizeof text - n, " %.*s=%.*s", pair.name_bytes, pair.name, pair.values_bytes, pair.values);
-        const char *const changed[] = { text, NULL };
-        for (int64_t i = 0; !is_strange && i < case_count(changed); i++)
-            is_strange =
-                (case_at(op, changed, i, &params) != TGL_OK || case_make_problem(op, &params, problem) != TGL_OK) &&
-                !strncmp(tgl_last_error(), pair.name, (size_t)pair.name_bytes) &&
-                tgl_last_error()[pair.name_bytes] == ':';
-    }
+    bool is_refused = false;
+    for (int64_t i = 0; !is_refused && i < case_count(changed); i++)
+        is_refused =
+            (case_at(op, changed, i, &params) != TGL_OK || case_make_problem(op, &params, problem) != TGL_OK) &&
+            !strncmp(tgl_last_error(), pair->name, (size_t)pair->name_bytes) &&
+            tgl_last_error()[pair->name_bytes] == ':';
     free(problem);
-    return is_strange;
+    return is_refused;
+}
+
+/* Is a value of `line` one that the op understands in no case? Then the sentence is tgl_last_error(). */
+static bool has_strange_value(const case_op *op, const char *line)
+{
+    for (case_pair pair; case_next_pair(&line, &pair);)
+        if (tool_refuses(op, &pair)) return true;
+    return false;
 }
 
 /* "num_rows= dtype=": the parameters without a default that `line` does not give. */

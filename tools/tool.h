@@ -85,6 +85,9 @@ int tool_each_case(const tool_command *command, const tool_words *words, unsigne
                    void *context);
 int tool_count_case(void *count, const case_op *op, const case_params *params); /* a visit that adds 1 to an int64_t */
 
+/* Does the op understand a value of `pair` in no case? It is put into a listed one. The sentence is tgl_last_error(). */
+bool tool_refuses(const case_op *op, const case_pair *pair);
+
 /* Opens the device of --device: "cpu", "cuda", "cuda:1"; NULL is the first GPU, else the CPU (not the
  * emulated device). Gives TOOL_OK, or an exit code after a sentence. */
 int tool_open_device(const tool_command *command, const char *name, backend *out);

@@ -121,7 +121,7 @@ def test_help_says_what_parameters_are(tegula):
     said = [note_of(tegula, command) for command in ("check", "bench", "compile")]
     assert len(set(said)) == 1 and "k=a,b stands for several values" in said[0] and "without a default" in said[0]
     said = note_of(tegula, "list")
-    heads, row = (line.split() for line in tegula("list", "moe_topk_gate").stdout.splitlines())
+    heads, row = (line.split() for line in tegula("list", "moe_topk_gate").stdout.splitlines()[:2])
     assert all(head in said for head in heads[1:5])
     assert row[5] == "num_tokens=" and "num_tokens= has no default" in said and "dtype=i64" in row and "dtype=i64 has one" in said
 
@@ -199,6 +199,8 @@ def test_completion_in_zsh(tegula):
     (["info", "--prune", "7Q"], "tegula info: --prune: is 7Q, want a size such as 500K, 64M or 0"),
     (["info", "--prune", "-1"], "tegula info: --prune: is -1, want a size such as 500K, 64M or 0"),
     (["list", "nonsense"], "tegula list: nonsense: no such op or domain; tegula list names them"),
+    (["list", "topk_gate"], "tegula list: topk_gate: no such op or domain; did you mean moe_topk_gate?"),
+    (["bench", "unpack"], "tegula bench: unpack: no such op or domain; did you mean quant_unpack_from_e2m1fn_x2?"),
     (["help", "nonsense"], "tegula: nonsense: no such command"),
     (["completion", "tcsh"], "tegula completion: tcsh: not understood"),
     (["report"], "tegula report: wants files of JSON lines"),
@@ -291,9 +293,30 @@ def test_list(tegula):
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert "num_rows= num_cols= dtype=" in lines["transpose"]
     assert all(int(n) > 0 for n in lines["transpose"].split()[1:5])
-    assert len(tegula("list", "transpose").stdout.splitlines()) == 2
+    assert tegula("list", "transpose").stdout.splitlines()[1].split() == lines["transpose"].split()
     ops = [line.split()[0] for line in tegula("list", "moe").stdout.splitlines()[1:]]
     assert ops == [op for op in lines if op.startswith("moe_")] and len(ops) > 10
+
+
+def parameters_of(tegula, op):
+    """What `tegula list <op>` says that they may be; where the columns begin."""
+    table = tegula("list", op).stdout.split("\n\n")[1].splitlines()
+    default, values = table[0].index("default"), table[0].index("values")
+    return {row[:default].strip(): (row[default:values].strip(), row[values:]) for row in table[1:]}
+
+
+def test_list_of_an_op_says_what_its_parameters_may_be(tegula):
+    lookup = parameters_of(tegula, "engram_lookup")
+    assert lookup["num_tokens"] == ("", "a whole number") and lookup["at"] == ("device", "device, host, huge")
+    assert lookup["dtype"] == ("e4m3", "e4m3, bf16, f16, f32")          # those of the lists
+    assert "want one of: device host huge\n" in tegula("check", "engram_lookup", "at=?", "--device", "cpu").stderr
+    lines = [line.split() for line in tegula("list").stdout.splitlines()[1:]]
+    for op, parameters in ((line[0], line[5:]) for line in lines):
+        shown = parameters_of(tegula, op)
+        assert [f"{name}={default}" for name, (default, _) in shown.items()] == parameters
+        for name, (default, values) in shown.items():
+            is_word = default and values and not re.match(r"a (whole )?number|\d+\.\.\d", values)
+            assert not is_word or default in re.split(", | or ", values), (op, name)
 
 
 def on_a_terminal(folder, width, *words, stream="stdout", env=None):
@@ -315,7 +338,7 @@ def on_a_terminal(folder, width, *words, stream="stdout", env=None):
 
 
 @pytest.mark.parametrize("width", [80, 100, 400])
-@pytest.mark.parametrize("words", [["list", "moe"], ["list", "quant"], ["list", "engram"], ["info"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["list", "moe"], ["list", "quant"], ["list", "engram"], ["list", "moe_route"], ["info"]], ids=" ".join)
 def test_tables_fit_the_terminal(tmp_path, width, words):
     """Cells are wrapped, and so are facts, below where they begin; nothing is lost."""
     text = on_a_terminal(tmp_path, width, *words)[0].replace("\r", "")
