@@ -817,6 +817,37 @@ static bool read_input(call *c, int i)
     return false;
 }
 
+/* Whether the size of an output counts the values in elements of tensor i, so that its dtype tells their format. */
+static bool counts_values_of(const call *c, int i)
+{
+    for (int k = 0; k < c->row->num_results; k++) {
+        const result *o = chosen_result(c->row, k, &c->f);
+        for (int d = 0; d < o->ndim; d++)
+            for (int n = 0; n < o->size[d].count; n++)
+                if (o->size[d].f[n].param == i && o->size[d].f[n].axis < 0) return true;
+    }
+    return false;
+}
+
+/* NumPy's uint8 may be pairs of e2m1 or bytes of e4m3, as it has no dtype for either: one guess would be silently wrong. torch,
+ * others with the exchange API and JAX have dtypes for FP8. */
+static bool check_bytes(const call *c)
+{
+    const op_row *row = c->row;
+    for (int k = 0; row->face && k < row->public.count; k++) {
+        const int i = row->arguments[k].first, sf = row->arguments[k].second;
+        if (sf < 0 || row->params[sf].kind != 't' || !c->f.arg[sf].tensor || c->entry[i].api) continue;
+        if (!dtype_is(c->in[i].tensor.dtype, (DLDataType){ TGL_DL_UINT, 8, 1 }) || is_of_jax(c->object[i]) ||
+            !counts_values_of(c, i))
+            continue;
+        PyErr_Format(PyExc_ValueError,
+                     "%U: is uint8, want int8 for e2m1 or ml_dtypes.float8_e4m3fn for e4m3: view() it as one",
+                     row->params[i].name);
+        return false;
+    }
+    return true;
+}
+
 static bool read_inputs(call *c)
 {
     const op_row *row = c->row;
@@ -826,6 +857,7 @@ static bool read_inputs(call *c)
     while (c->num_in < row->num_tensors)
         if (!read_input(c, row->tensors[c->num_in++])) return false;
     if (row->check && !row->check(&c->f)) return false;
+    if (c->has_foreign && !check_bytes(c)) return false;
     return c->has_foreign || stream_of(first->api, &first->tensor, &c->f.stream);
 }
 

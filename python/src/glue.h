@@ -247,6 +247,7 @@ void hold_dims(tensor_ref *ref);
 bool make_output(const tensor_ref *like, PyObject *like_object, const DLTensor *want, bool zeroes_ends, memo *memory,
                  tgl_stream stream, tensor_ref *out);
 bool finish_output(tensor_ref *out); /* after the call */
+bool is_of_jax(PyObject *object);
 bool is_lazy(PyObject *object, const DLTensor *t);
 bool is_hollow(const DLTensor *t);
 void drop_tensor(tensor_ref *ref);

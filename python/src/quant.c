@@ -302,7 +302,7 @@ static op_row rows[] = {
       .call = call_per_block_cast_with_precomputed_sf },
     { .text = "per_block_cast_lossless(x[T, W], x_sf[A, B], fmt: {e4m3}, x_num_per_tokens: int, "
               "x_num_per_channels: int, num_per_tokens: int, num_per_channels: int, " SF_FLAGS
-              ", inexact[One]?!) -> out: fmt[T, W * 2], " OUT_SF("T / num_per_tokens", "W * 2 / num_per_channels"),
+              ", inexact[One]?!) -> out: fmt[T, W * x], " OUT_SF("T / num_per_tokens", "W * x / num_per_channels"),
       .face = "x & x_sf, fmt, " X_BLOCK_SIZE ", out_block_size: num_per_tokens & num_per_channels, " SF_FLAG_NAMES
               ", *, inexact",
       .doc = "(out, out_sf): a pair of e2m1 and powers of two with blocks of x_block_size as 'e4m3' with "

@@ -186,7 +186,33 @@ static bool is_of_package(PyObject *object, const char *package)
     return yes;
 }
 
-static bool is_of_jax(PyObject *object) { return is_of_package(object, "jaxlib") || is_of_package(object, "jax"); }
+bool is_of_jax(PyObject *object) { return is_of_package(object, "jaxlib") || is_of_package(object, "jax"); }
+
+/* Without ml_dtypes FP8 is NumPy's uint8 with a label: dtype.metadata is {"tegula": "float8_e4m3fn"}. Views and copies keep it. */
+static void read_label(PyObject *object, DLDataType *dtype)
+{
+    DLDataType labelled;
+    PyObject *own = PyObject_GetAttrString(object, "dtype"),
+             *metadata = own ? PyObject_GetAttrString(own, "metadata") : NULL;
+    PyObject *label = metadata && metadata != Py_None ? PyMapping_GetItemString(metadata, "tegula") : NULL;
+    const char *word = label && PyUnicode_Check(label) ? PyUnicode_AsUTF8AndSize(label, NULL) : NULL;
+    if (word && dtype_of_library(word, &labelled) && labelled.bits == 8 && labelled.lanes == 1) *dtype = labelled;
+    Py_XDECREF(label);
+    Py_XDECREF(metadata);
+    Py_XDECREF(own);
+    PyErr_Clear(); /* another library's dtype, or another label */
+}
+
+static PyObject *labelled_bytes(PyObject *package, const char *name)
+{
+    PyObject *type = PyObject_GetAttrString(package, "dtype"), *dtype = NULL;
+    PyObject *args = Py_BuildValue("(s)", "uint8"), *kw = Py_BuildValue("{s{ss}}", "metadata", "tegula", name);
+    if (type && args && kw) dtype = PyObject_Call(type, args, kw);
+    Py_XDECREF(kw);
+    Py_XDECREF(args);
+    Py_XDECREF(type);
+    return dtype;
+}
 
 /* The capsule is held for the call and not consumed: its own destructor frees the tensor. */
 static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, tensor_ref *ref)
@@ -212,6 +238,7 @@ static bool read_capsule(PyObject *name, PyObject *object, tgl_stream stream, te
         return PyErr_Format(PyExc_TypeError, "%U: __dlpack__() is %R, want a capsule of a tensor", name, capsule),
                false;
     if (dtype.bits) ref->tensor.dtype = dtype;
+    else if (dtype_is(ref->tensor.dtype, (DLDataType){ TGL_DL_UINT, 8, 1 })) read_label(object, &ref->tensor.dtype);
     return true;
 }
 
@@ -471,8 +498,8 @@ static const char *numpy_name(DLDataType d)
     return d.code <= TGL_DL_FLOAT ? names[d.code][log2_bytes] : NULL;
 }
 
-/* The dtype to make an array of, for empty(): ml_dtypes' own if it is installed; without it FP8 is bytes. */
-static PyObject *array_dtype(DLDataType d)
+/* The dtype to make an array of, for empty(): ml_dtypes' own if it is installed; without it FP8 is labelled bytes. */
+static PyObject *array_dtype(PyObject *numpy, DLDataType d)
 {
     const char *name = numpy_name(d), *other = library_name_of(d);
     if (name) return PyUnicode_FromString(name);
@@ -481,7 +508,7 @@ static PyObject *array_dtype(DLDataType d)
     Py_XDECREF(package);
     if (dtype) return dtype;
     PyErr_Clear();
-    if (d.bits == 8 && d.lanes == 1) return PyUnicode_FromString("uint8");
+    if (other && d.bits == 8 && d.lanes == 1) return labelled_bytes(numpy, other);
     return PyErr_Format(PyExc_TypeError, "NumPy has no dtype for an output of %s: install ml_dtypes, or give out=",
                         other ? other : "this dtype");
 }
@@ -504,7 +531,7 @@ static bool make_array_output(const tensor_ref *like, PyObject *like_object, con
     else PyErr_Format(PyExc_TypeError, "no output can be made for a %R: give out=", (PyObject *)Py_TYPE(like_object));
     if (package)
         dtype = dtype_is(want->dtype, like->tensor.dtype) ? PyObject_GetAttrString(like_object, "dtype")
-                                                          : array_dtype(want->dtype);
+                                                          : array_dtype(package, want->dtype);
     if (dtype) shape = tuple_of(want->shape, want->ndim);
     if (shape) out->object = PyObject_CallMethod(package, "empty", "OO", shape, dtype);
     if (out->object) {

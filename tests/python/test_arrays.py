@@ -244,6 +244,62 @@ def test_fp8_is_bytes_without_ml_dtypes(monkeypatch):
         cast_back((numpy.zeros((4, 64), "i1"), numpy.ones((4, 1), "f4")), "bf16", (1, 128))
 
 
+LABELLED = numpy.dtype("uint8", metadata={"tegula": "float8_e4m3fn"})
+
+
+def test_labelled_bytes_are_fp8(monkeypatch):
+    """Without ml_dtypes what a cast returns is read back as what it is, not as pairs of e2m1."""
+    from tegula.quant import cast_back, per_channel_cast_fused, per_token_cast, per_token_cast_with_precomputed_sf
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    x = values(8, 64)
+    codes, sf = per_token_cast(x, "e4m3", 128)
+    assert codes.dtype.metadata == LABELLED.metadata
+    magnitudes = (codes & 0x7f).astype(int)
+    numbers = numpy.where(magnitudes < 8, magnitudes * 2.0**-9, (8 + magnitudes % 8) * 2.0**(magnitudes // 8 - 10))
+    want = (numpy.where(codes >= 128, -numbers, numbers) * sf).astype(numpy.float32)
+    assert numpy.abs(want - x).max() <= numpy.abs(x).max() / 16
+    for again in (codes, codes.copy(), codes.T.copy().T.copy(), codes.view("uint8").view(LABELLED)):
+        back = cast_back((again, sf), "fp32", (1, 128))
+        assert back.shape == x.shape and (back == want).all()
+    assert (cast_back((codes[2:], sf[2:]), "fp32", (1, 128)) == want[2:]).all()
+    once_more, factors = per_token_cast((codes, sf), "e4m3", 128, x_block_size=(1, 128))
+    assert (once_more == codes).all() and numpy.allclose(factors, sf, rtol=1e-6)
+    assert (per_token_cast_with_precomputed_sf(x, "e4m3", 128, sf) == codes).all()
+    assert per_channel_cast_fused((codes, sf), "e4m3", 128, num_per_channels=128)[0].dtype.metadata == LABELLED.metadata
+    turned = transpose(codes)
+    assert turned.dtype.metadata == LABELLED.metadata and (turned == codes.T).all()
+    out = numpy.zeros(x.shape, LABELLED), numpy.zeros_like(sf)
+    assert per_token_cast(x, "e4m3", 128, out=out) is out and (out[0] == codes).all()
+    other = numpy.zeros((2, 3), numpy.dtype("uint8", metadata={"tegula": "float64", "another": 1}))
+    assert _tegula.describe(other)["dtype"] == (1, 8, 1)
+
+
+def test_bytes_of_numpy_are_not_guessed():
+    """They may be e4m3 or pairs of e2m1: no call that goes by the dtype takes them."""
+    from tegula import quant as q
+    codes, sf = numpy.zeros((8, 64), "u1"), numpy.ones((8, 1), "f4")
+    for call in (lambda x: q.cast_back((x, sf), "fp32", (1, 128)), lambda x: q.per_token_cast_back([x, sf], "fp32", 128),
+                 lambda x: q.per_token_cast((x, sf), "e4m3", 128, x_block_size=(1, 128)),
+                 lambda x: q.per_token_cast_with_sf_only((x, sf), "e4m3", 128, x_block_size=(1, 128)),
+                 lambda x: q.per_token_cast_with_precomputed_sf((x, sf), "e4m3", 128, sf, x_block_size=(1, 128)),
+                 lambda x: q.per_block_cast_lossless((x, sf), "e4m3", (1, 128), (8, 128))):
+        with pytest.raises(ValueError, match=r"^x: is uint8, want int8 for e2m1 or ml_dtypes.float8_e4m3fn for e4m3: "
+                                             r"view\(\) it as one$"):
+            call(codes)
+        call(codes.view("i1"))
+    assert q.cast_back((codes[:, :48], sf), "fp32", (1, 128), x_special_fmt="e5m6").shape == (8, 32)
+    with pytest.raises(ValueError, match="^x: dtype is u8, want "):
+        q.per_token_cast(codes, "e4m3", 128)
+
+
+def test_bytes_of_torch_are_e2m1():
+    """It has a dtype for e4m3, so bytes can be nothing else."""
+    torch = pytest.importorskip("torch")
+    from tegula.quant import cast_back
+    x = torch.full((2, 32), 0x21, dtype=torch.uint8)
+    assert cast_back((x, torch.ones(2, 1)), "fp32", (1, 64)).equal(torch.tensor([0.5, 1.0]).repeat(2, 32))
+
+
 def test_ml_dtypes():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     from tegula.quant import cast_back, per_token_cast
@@ -288,6 +344,8 @@ def test_jax_arrays():
     assert (numpy.asarray(codes).view("uint8") == want[0].view("uint8")).all() and (numpy.asarray(sf) == want[1]).all()
     back = cast_back((codes, sf), "fp32", (1, 128))
     assert isinstance(back, jax.Array) and (numpy.asarray(back) == cast_back(want, "fp32", (1, 128))).all()
+    pairs = jax.numpy.full((4, 64), 0x21, "uint8")          # e2m1: JAX has a dtype for e4m3
+    assert (cast_back((pairs, jax.numpy.ones((4, 1))), "fp32", (1, 128)) == jax.numpy.tile(jax.numpy.array([0.5, 1]), 64)).all()
     assert (topk_gate(x.astype("float32"), 2) == jax.lax.top_k(x, 2)[1]).all()
     out = tuple(map(numpy.empty_like, want))
     assert per_token_cast(x, "e4m3", 128, out=out) is out and (out[1] == want[1]).all()
