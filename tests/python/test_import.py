@@ -113,6 +113,24 @@ def test_without_libgomp(tmp_path):
     assert "libtegula.so.0.1: cannot open shared object file" in import_fails(copy.parent)
 
 
+def test_compiled_kernels_are_found_on_the_path(tmp_path):
+    """tegula-cubins in another folder than tegula: a user's, or that of an editable install. It is not imported."""
+    code = "import os, sys, tegula; print(os.environ.get('TEGULA_CACHE_READONLY'), 'tegula_cubins' in sys.modules)"
+
+    def seen(**env):
+        path = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), str(tmp_path)])
+        env = {k: v for k, v in os.environ.items() if k != "TEGULA_CACHE_READONLY"} | {"PYTHONPATH": path, **env}
+        return subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True, text=True).stdout.split()
+
+    if importlib.util.find_spec("tegula_cubins"):
+        pytest.skip("tegula-cubins is installed here")
+    (tmp_path / "tegula_cubins").mkdir()
+    assert seen() == ["None", "False"]                  # a folder, but no package
+    (tmp_path / "tegula_cubins" / "__init__.py").touch()
+    assert seen() == [str(tmp_path / "tegula_cubins"), "False"]
+    assert seen(TEGULA_CACHE_READONLY="/mine") == ["/mine", "False"]
+
+
 @has_torch
 def test_old_torch():
     """One without the exchange API and what came with it: its tensors are refused when they come."""
