@@ -131,6 +131,28 @@ def test_compiled_kernels_are_found_on_the_path(tmp_path):
     assert seen(TEGULA_CACHE_READONLY="/mine") == ["/mine", "False"]
 
 
+def test_command_of_an_editable_install(tmp_path):
+    """Such a package has two folders: the sources', and one of what was built. A command and headers are in the second."""
+    for name in ("bin", "cmake", "include"):
+        (tmp_path / name).mkdir()
+    command = tmp_path / "bin/tegula"
+    command.write_text("#!/bin/sh\necho ran $*\n")
+    command.chmod(0o755)
+    code = f"""if True:
+        import os, sys, tegula
+        tegula.__path__ = [{str(tmp_path)!r}, *tegula.__path__]
+        from tegula.__main__ import main
+        main()"""
+
+    def seen(*args):
+        done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True)
+        return (done.stdout + done.stderr).strip()
+
+    assert seen("list", "moe") == "ran list moe"
+    assert seen("--cmake-dir") == str(tmp_path / "cmake")
+    assert seen("--include-dir") == str(tmp_path / "include")
+
+
 @has_torch
 def test_old_torch():
     """One without the exchange API and what came with it: its tensors are refused when they come."""
