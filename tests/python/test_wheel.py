@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import zipfile
 
 import pytest
@@ -51,6 +52,27 @@ def wheel(tmp_path_factory):
         *([] if os.environ.get("TEGULA_TEST_SLOW") else quick), "-w", folder / "dist", folder / "source", env=env)
     made, = (folder / "dist").glob("*.whl")
     return made
+
+
+def test_sdist(tmp_path):
+    """It has the sources, LICENSE among them, and none of the files of that name in a contributor's environment."""
+    pytest.importorskip("scikit_build_core")
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in ("LICENSE", "README.md", "pyproject.toml", ".gitignore"):
+        shutil.copy(ROOT / name, source)
+    for name in ("include", "cases"):
+        shutil.copytree(ROOT / name, source / name)
+    (tmp_path / "cache/lib").mkdir(parents=True)
+    (tmp_path / "cache/lib/LICENSE").touch()
+    (source / ".venv").symlink_to(tmp_path / "cache")                   # as scripts/setup makes it
+    shutil.copytree(tmp_path / "cache", source / ".venv-other")
+    code = "import sys; from scikit_build_core.build import build_sdist; build_sdist(sys.argv[1])"
+    run(sys.executable, "-c", code, tmp_path, cwd=source)
+    made, = tmp_path.glob("*.tar.gz")
+    names = {name.partition("/")[2] for name in tarfile.open(made).getnames()}
+    assert {"LICENSE", "README.md", "pyproject.toml", "include/tegula/core.h", "PKG-INFO"} <= names
+    assert not [name for name in names if name.startswith(".venv") or name.endswith("/LICENSE")], names
 
 
 def test_tags_and_contents(wheel):
