@@ -29,7 +29,10 @@ _KEY_AND_VALUE = "bf16", ["num_tokens", "num_streams + 1", "hidden"]
 TENSORS = {"kv": _KEY_AND_VALUE, "grad_kv": _KEY_AND_VALUE}     # of rows alone
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn", "i64": "int64",
           "i32": "int32", "u8": "uint8", "bool": "bool", "ue8m0": "float8_e8m0fnu", "any": "any dtype",
-          "sf": "float32, or packed int32", "e2m1": "int8 (pairs of e2m1)", "e5m6": "uint8 (e5m6)"}
+          "sf": "float32, or packed int32"}
+# Formats of other than 8 bits a value: the dtype of their bytes, what is behind the last size, and a note.
+FORMATS = {"e2m1": ("int8", " / 2", " of pairs of e2m1"), "e5m6": ("uint8", " * 3 / 2", " of e5m6")}
+CHOICE = re.compile(r"\((\S+) if (\w+) else (\S+)\)")
 
 
 def read_signatures(library):
@@ -61,13 +64,21 @@ def joined(words):
     return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
-def dtype_words(text):
-    """'bf16|f32' as 'bfloat16 or float32'; '(e4m3 if x_sf else bf16)' as 'bfloat16, with x_sf float8_e4m3fn'."""
-    if choice := re.fullmatch(r"\((\S+) if (\w+) else (\S+)\)", text):
-        return f"{dtype_words(choice[3])}, with {choice[2]} {dtype_words(choice[1])}"
-    if text == "format":
-        return "in its format"
-    return joined([DTYPES.get(word, f"as {word}") for word in text.split("|")])
+def marks_of(p):
+    return ", or None" * p.is_optional + "; is written" * p.is_written
+
+
+def array_words(text, sizes):
+    """'bf16|f32' as 'bfloat16 or float32 [n, m]', 'e4m3|e2m1' as 'float8_e4m3fn [n, m] or int8 [n, m / 2] of pairs of e2m1',
+    '(e4m3 if x_sf else bf16)' as 'bfloat16 [n, m], with x_sf float8_e4m3fn [n, m]'."""
+    if choice := CHOICE.fullmatch(text):
+        return f"{array_words(choice[3], sizes)}, with {choice[2]} {array_words(choice[1], sizes)}"
+    words = ["e4m3", *FORMATS] if text == "format" else text.split("|")
+    plain = joined([DTYPES.get(word, f"as {word}") for word in words if word not in FORMATS])
+    made = [f"{plain} [{sizes}]"] * bool(plain)
+    for dtype, factor, note in [FORMATS[word] for word in words if word in FORMATS]:
+        made.append(f"{dtype} [{sizes}{factor}]{note}")
+    return joined(made)
 
 
 def quotient(size):
@@ -118,9 +129,8 @@ class Sizes:
 # ---- docstrings ----
 
 def tensor_words(p, sizes, signature):
-    dtypes = dtype_words(signature[p.name][0]) if p.name in signature else "tensor"
-    marks = ", or None" * p.is_optional + "; is written" * p.is_written
-    return f"{dtypes} [{sizes.of_tensor(p.name, p.dims)}]{marks}"
+    dims = sizes.of_tensor(p.name, p.dims)
+    return (array_words(signature[p.name][0], dims) if p.name in signature else f"tensor [{dims}]") + marks_of(p)
 
 
 def param_words(p, sizes, signature):
@@ -138,12 +148,22 @@ def argument_words(a, sizes, signature):
         return f"a pair of {first.kind} ({first.name}, {second.name})" + ", or None" * (a.default == "None")
     words[1] = words[1].removesuffix(", or None")
     pair = f"a pair ({first.name}, {second.name})"
+    choice = CHOICE.fullmatch(signature[first.name][0]) if first.name in signature else None
+    if choice and choice[2] == second.name:
+        alone, paired = (array_words(choice[form], sizes.of_tensor(first.name, first.dims)) for form in (3, 1))
+        return f"{alone}, or {pair}; {first.name}: {paired}; {second.name}: {words[1]}"
     return f"{words[0]}, or {pair}; {second.name}: {words[1]}" if second.is_optional else \
         f"{pair}; {first.name}: {words[0]}; {second.name}: {words[1]}"
 
 
 def result_words(row, result, sizes):
     kinds = {p.name: p.kind for p in row.params}
+    words = next((p.words for p in row.params if p.name == result.dtype), None) or ()
+    if FORMATS.keys() & words and not result.chosen_by:
+        dims, = sizes.of_result(result)[:1]
+        others = [f"; with {result.dtype} {word!r} {FORMATS[word][0]} [{dims}{FORMATS[word][1]}]" for word in words
+                  if word in FORMATS]
+        return f"{DTYPES[words[0]]} [{dims}]{''.join(others)}"
     dtypes = [f"in {dtype}" if kinds.get(dtype) == "words" else f"as {dtype}" if dtype in kinds else DTYPES[dtype]
               for dtype in (result.dtype, result.other_dtype) if dtype]
     made, *other = forms = [f"[{size}]" for size in sizes.of_result(result)]

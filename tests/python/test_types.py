@@ -99,6 +99,50 @@ def test_help(name):
     inspect.signature(function).bind(*call.args, **{k.arg: k.value for k in call.keywords})
 
 
+QUANTISING = {
+    "per_token_cast": lambda fmt, x: tegula.quant.per_token_cast(x, fmt, 32)[0],
+    "per_token_cast_with_precomputed_sf": lambda fmt, x: tegula.quant.per_token_cast_with_precomputed_sf(
+        x, fmt, 32, torch.ones(8, 3)),
+    "per_block_cast": lambda fmt, x: tegula.quant.per_block_cast(x, fmt, (4, 32))[0],
+    "per_block_cast_with_precomputed_sf": lambda fmt, x: tegula.quant.per_block_cast_with_precomputed_sf(
+        x, fmt, (4, 32), torch.ones(2, 3)),
+    "swiglu_forward_and_per_token_cast": lambda fmt, x: tegula.quant.swiglu_forward_and_per_token_cast(
+        torch.cat([x, x], 1), fmt, 32)[0]}
+
+
+def items_in_help(name):
+    """{argument or result: what help() says of it, as one line}; results come last."""
+    return {name: re.sub(r"\s+", " ", words) for name, words in
+            re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", inspect.getdoc(BUILTINS[name]), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("name", QUANTISING)
+def test_help_of_formats(name):
+    """dtype and shape of codes for every fmt, as a call has them; so for the pairs that a cast takes."""
+    said, x = items_in_help(name), torch.ones(8, 96)
+    sizes = {"num_rows": 8, "num_cols": 96}
+
+    def is_as(words, t):
+        dtype, shape = re.fullmatch(r"(\w+) \[(.*)\]", words).groups()
+        return dtype == str(t.dtype).removeprefix("torch.") and [eval(size, sizes) for size in shape.split(", ")] == [*t.shape]
+
+    formats = re.findall(r"'(\w+)'", said["fmt"])
+    first, *others = said["out"].split("; with fmt ")
+    forms = {formats[0]: first} | {other.partition("' ")[0][1:]: other.partition("' ")[2] for other in others}
+    assert list(forms) == formats
+    for fmt, words in forms.items():
+        assert is_as(words, QUANTISING[name](fmt, x)), (fmt, words)
+    for fmt, words in zip(("e4m3", "e2m1", "e5m6"), re.findall(r"(?:float8|u?int8)\w* \[.*?\]", said["x"])):
+        assert is_as(words, tegula.quant.per_token_cast(x, fmt, 32)[0]), (fmt, words)
+
+
+def test_help_of_pairs():
+    """What is given to go back: each format has the shape of its bytes."""
+    for name, count in (("cast_back", 3), ("per_token_cast_back", 3), ("per_token_cast", 2)):
+        forms = re.findall(r"(float8_e4m3fn|u?int8) \[num_rows, (.*?)\]", items_in_help(name)["x"])
+        assert forms == [("float8_e4m3fn", "num_cols"), ("int8", "num_cols / 2"), ("uint8", "num_cols * 3 / 2")][:count]
+
+
 @pytest.mark.parametrize("name", FUNCTIONS.keys() - BUILTINS.keys())
 def test_help_of_what_is_written_in_python(name):
     """The same; its example has a prompt, and test_examples.py runs it."""
