@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,8 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
 pytestmark = pytest.mark.slow
-PARTS = ["CMakeLists.txt", "LICENSE", "README.md", "pyproject.toml", "cases", "cmake", "include", "python", "src", "tools"]
+PARTS = ["CHANGELOG.md", "CMakeLists.txt", "CONTRIBUTING.md", "LICENSE", "README.md", "SECURITY.md", "pyproject.toml", "cases",
+         "cmake", "docs", "include", "python", "src", "tools"]
 
 if not (ROOT / "pyproject.toml").exists() or not (ROOT / "src").exists():
     pytest.skip("not a source tree", allow_module_level=True)
@@ -91,6 +93,23 @@ def test_tags_and_contents(wheel):
                  "Provides-Extra: test", "License-Expression: MIT", "Classifier: Typing :: Typed"):
         assert line in metadata
     assert "Requires-Dist: torch" not in metadata.replace("Requires-Dist: torch>=2.10; extra", "")
+
+
+def test_documents(wheel):
+    """What headers cite, and links of documents, is there."""
+    archive = zipfile.ZipFile(wheel)
+    names = {path for name in archive.namelist() for path in (name, *map(str, pathlib.PurePosixPath(name).parents))}
+    for name in sorted(names):
+        if name.endswith(".h"):
+            cited = re.findall(r"\b(?:docs|src|tests|cases)/[\w./-]*\w", archive.read(name).decode())
+            assert not [path for path in cited if f"tegula/{path}" not in names], (name, cited)
+    assert {"tegula/docs/engram.md", "tegula/docs/python.md"} <= names and "tegula/docs/testing.md" not in names
+    for name in names:
+        if name.endswith(".md"):
+            links = re.findall(r"\]\(([^)\s#]+)[^)]*\)", archive.read(name).decode())
+            dead = [link for link in links if not re.match("[a-z]+:", link) and
+                    os.path.normpath(f"{pathlib.PurePosixPath(name).parent}/{link}") not in names]
+            assert not dead, (name, dead)
 
 
 def test_in_an_empty_environment(wheel, tmp_path):
