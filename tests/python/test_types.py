@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -23,6 +24,12 @@ CALLS = pathlib.Path(__file__).parent / "typed_calls.py"
 MODULES = "transpose moe quant engram mhc".split()
 BUILTINS = {name: f for name, f in FUNCTIONS.items() if inspect.isbuiltin(f)}
 HAVE_A_STUB = {name: f for name, f in FUNCTIONS.items() if name not in ("cast_back_e5m6", "per_token_cast_to_e5m6")}
+
+
+LAYERS = {f"{module.__name__.removeprefix('tegula.')}.{name}": getattr(module, name) for module in
+          (tegula.modeling.engram, tegula.modeling.mhc, tegula.modeling.mhc.ops) for name in module.__all__
+          if not isinstance(getattr(module, name), (type, types.ModuleType))}
+WRITTEN = {name: f for name, f in FUNCTIONS.items() if name not in BUILTINS} | LAYERS
 
 
 def stubs():
@@ -143,24 +150,35 @@ def test_help_of_pairs():
         assert forms == [("float8_e4m3fn", "num_cols"), ("int8", "num_cols / 2"), ("uint8", "num_cols * 3 / 2")][:count]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS.keys() - BUILTINS.keys())
+@pytest.mark.parametrize("name", WRITTEN)
 def test_help_of_what_is_written_in_python(name):
     """The same; its example has a prompt, and test_examples.py runs it."""
-    text, function = inspect.getdoc(FUNCTIONS[name]), FUNCTIONS[name]
+    text, function = inspect.getdoc(WRITTEN[name]), inspect.unwrap(WRITTEN[name])
     assert len(re.findall(r"^(?:Args|Returns|Example):$", text, re.MULTILINE)) == 3, text
     summary, args, returns, example = re.fullmatch(
         r"(.+?)\n\nArgs:\n(.+?)\n\nReturns:\n(.+?)\n\nExample:\n(.+)", text, re.DOTALL).groups()
     assert re.findall(r"^    (\w+): \S", args, re.MULTILINE) == list(inspect.signature(function).parameters)
     results = re.findall(r"^    (\w+): \S", returns, re.MULTILINE)
-    assert results and not re.search(r"->|\]\?|\]!|\w: \{|\bwant_", args + returns), text
+    assert (results or returns == "    None") and not re.search(r"->|\]\?|\]!|\w: \{|\bwant_", args + returns), text
     assert not re.search(r"\b[A-Z]\b|\btensor \[|\b(f32|i32|i64|u8|bf16\[)\b", args + returns), text
     assert max(map(len, [*args.splitlines(), *returns.splitlines()])) <= 100
     calls = [node for e in doctest.DocTestParser().get_examples(example) for node in ast.walk(ast.parse(e.source))
-             if isinstance(node, ast.Call) and getattr(node.func, "id", None) == name]
+             if isinstance(node, ast.Call) and getattr(node.func, "id", None) == function.__name__]
     assert calls
     for call in calls:
         if not any(isinstance(a, ast.Starred) for a in call.args):
             inspect.signature(function).bind(*call.args, **{k.arg: k.value for k in call.keywords})
+
+
+@pytest.mark.parametrize("name", ["EngramGateFn", "EngramGateKvFn", "EngramLookupFn", "ShortConvFn"])
+def test_help_of_autograd_functions(name):
+    """It names the function that calls it, whose help has the arguments, in order."""
+    function = getattr(tegula.modeling.engram, name)
+    text = re.sub(r"\s+", " ", inspect.getdoc(function))
+    caller = getattr(tegula.modeling.engram, re.search(r"(\w+)\(\) calls it, and has its arguments\.$", text)[1])
+    names = [word.partition("=")[0] for word in re.match(r"apply\((.*?)\)", text)[1].split(", ")]
+    assert names == list(inspect.signature(function.forward).parameters)[1:]
+    assert set(names) == set(inspect.signature(caller).parameters)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -70,7 +70,7 @@ def _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_valu
 
 class EngramGateFn(torch.autograd.Function):
     """apply(hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True): leading dimensions
-    of the first three may be any, [..., H, D] and [..., D]."""
+    of the first three may be any, [..., H, D] and [..., D]. engram_gate() calls it, and has its arguments."""
 
     @staticmethod
     def forward(ctx, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
@@ -125,7 +125,8 @@ def _gate_kv(is_saved, hidden_states, kv, weight_hidden, weight_embed, clamp_val
 
 class EngramGateKvFn(torch.autograd.Function):
     """apply(hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None, add_residual=True,
-    zero_centered=False, sign="bit"): keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D]."""
+    zero_centered=False, sign="bit"): keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D].
+    engram_gate_kv() calls it, and has its arguments."""
 
     @staticmethod
     def forward(ctx, hidden_states, kv, weight_hidden, weight_embed, clamp_value, eps, image_token_mask=None,
@@ -167,7 +168,7 @@ def _lookup(table, indices, row_begin):
 
 class EngramLookupFn(torch.autograd.Function):
     """apply(table, indices, row_begin=0): rows of a table [R, D], bfloat16 or float32, by index [..., C], as [..., C,
-    D]. The gradient is dense, unless the table has a main_grad."""
+    D]. The gradient is dense, unless the table has a main_grad. lookup() calls it, and has its arguments."""
 
     @staticmethod
     def forward(ctx, table, indices, row_begin=0):
@@ -194,6 +195,14 @@ def lookup(table: Tensor, indices: Tensor, row_begin: int = 0) -> Tensor:
     """Rows indices - row_begin of a table [R, D], bfloat16 or float32: [..., C] -> [..., C, D], zeros where there is no
     such row. A table in pinned memory that requires a gradient needs a main_grad on the device of indices.
 
+    Args:
+        table: bfloat16 or float32 [table_rows, dim]
+        indices: int32 or int64 [..., num_columns]
+        row_begin: int
+
+    Returns:
+        out: as table [..., num_columns, dim]
+
     Example:
         >>> table = torch.randn(100, 64, requires_grad=True)
         >>> lookup(table, torch.tensor([[7, 9, 7]])).sum().backward()
@@ -209,6 +218,19 @@ def engram_gate(hidden_states: Tensor, k: Tensor, v: Tensor, weight_hidden: Tens
                 clamp_value: float, eps: float, add_residual: bool = True) -> Tensor:
     """hidden_states [..., H, D] + gate * v [..., D], with keys k [..., H, D] and weights [H, D] of both norms.
 
+    Args:
+        hidden_states: bfloat16 [..., num_streams, hidden]
+        k: bfloat16 [..., num_streams, hidden]
+        v: bfloat16 [..., hidden]
+        weight_hidden: bfloat16 or float32 [num_streams, hidden]
+        weight_embed: bfloat16 or float32 [num_streams, hidden]
+        clamp_value: float
+        eps: float
+        add_residual: bool
+
+    Returns:
+        output: bfloat16 [..., num_streams, hidden]
+
     Example:
         >>> x, v, weight = torch.randn(2, 3, 4, 64).bfloat16(), torch.randn(2, 3, 64).bfloat16(), torch.rand(4, 64)
         >>> engram_gate(x, x, v, weight, weight, 1e-6, 1e-20).shape
@@ -223,6 +245,22 @@ def engram_gate_kv(hidden_states: Tensor, kv: Tensor, weight_hidden: Tensor, wei
                    eps: float, image_token_mask: Optional[Tensor] = None, add_residual: bool = True,
                    zero_centered: bool = False, sign: Literal["zero", "bit"] = "bit") -> Tensor:
     """The same with keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D].
+
+    Args:
+        hidden_states: bfloat16 [..., num_streams, hidden]
+        kv: bfloat16 [..., (num_streams + 1) * hidden] or [..., num_streams + 1, hidden], the value
+            last
+        weight_hidden: bfloat16 or float32 [num_streams, hidden]
+        weight_embed: bfloat16 or float32 [num_streams, hidden]
+        clamp_value: float
+        eps: float
+        image_token_mask: bool [...], of tokens that keep their hidden_states, or None
+        add_residual: bool
+        zero_centered: bool, whether weights are stored minus 1
+        sign: 'zero' or 'bit'
+
+    Returns:
+        output: bfloat16 [..., num_streams, hidden]
 
     Example:
         >>> x, kv, weight = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 320).bfloat16(), torch.rand(4, 64)
@@ -268,7 +306,7 @@ def _conv(is_saved, x, norm_weight, conv_weight, bias, residual, dilation, eps, 
 
 class ShortConvFn(torch.autograd.Function):
     """apply(x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens, mask,
-    zero_centered): x and residual [..., H, D]."""
+    zero_centered): x and residual [..., H, D]. short_conv() calls it, and has its arguments."""
 
     @staticmethod
     def forward(ctx, x, norm_weight, conv_weight, bias, residual, dilation, eps, activation, add_input, cu_seqlens,
@@ -305,6 +343,24 @@ def short_conv(x: Tensor, norm_weight: Tensor, conv_weight: Tensor, dilation: in
                zero_centered: bool = False) -> Tensor:
     """tegula.engram.short_conv of x [..., S, H, D] without state, with gradients of x, residual and the weights. Each S
     tokens are a sequence. With cu_seqlens, tokens are counted over all leading dimensions.
+
+    Args:
+        x: bfloat16 [..., num_streams, hidden]
+        norm_weight: bfloat16 or float32 [num_streams, hidden]
+        conv_weight: bfloat16 or float32 [num_streams * hidden, kernel_size] or [num_streams *
+            hidden, 1, kernel_size]
+        dilation: int
+        eps: float
+        activation: 'silu' or 'none'
+        bias: bfloat16 or float32 [num_streams * hidden], or None
+        add_input: bool
+        residual: bfloat16 [..., num_streams, hidden], or None
+        cu_seqlens: int32 or int64 [num_requests + 1], or None
+        mask: bool [...], of tokens that count as 0, or None
+        zero_centered: bool, whether norm_weight is stored minus 1
+
+    Returns:
+        out: bfloat16 [..., num_streams, hidden]
 
     Example:
         >>> conv_weight = torch.randn(256, 4, requires_grad=True)

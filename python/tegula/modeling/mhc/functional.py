@@ -13,6 +13,13 @@ from .ops.pre_big_fuse import head, pre
 def expand_from_embedding(x: Tensor, mhc_mult: int = 4) -> Tensor:
     """An embedding [..., H] to all streams, [..., mhc_mult, H].
 
+    Args:
+        x: bfloat16, float16 or float32 [..., hidden]
+        mhc_mult: int, num_streams
+
+    Returns:
+        out: as x [..., num_streams, hidden]
+
     Example:
         >>> expand_from_embedding(torch.randn(6, 64).bfloat16()).shape
         torch.Size([6, 4, 64])
@@ -24,6 +31,13 @@ def expand_from_embedding(x: Tensor, mhc_mult: int = 4) -> Tensor:
 def mhc_prepare_fn(fn: Tensor, norm_weight: Optional[Tensor] = None) -> Tensor:
     """fn times the gain, rounded to TF32: what every projection makes of them, to be kept in their place when a model is
     loaded. As fn, without a gain, it gives the same bits. It has no gradient.
+
+    Args:
+        fn: float32 or bfloat16 [num_mixes, num_streams * hidden]
+        norm_weight: float32 or bfloat16 [num_streams * hidden], or None
+
+    Returns:
+        out: float32 [num_mixes, num_streams * hidden]
 
     Example:
         >>> residual, fn, gain = torch.randn(6, 4, 64).bfloat16(), torch.randn(24, 256) / 16, torch.rand(256)
@@ -49,6 +63,27 @@ def mhc_pre(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_w
     """Before a sublayer: its input [..., H], and (post_mix, comb_mix), which mhc_post takes with its output. The
     results are the same bits with gradients and without. (DeepSeek-V4 has post_mult_value 2 and sinkhorn_repeat 20.)
 
+    Args:
+        residual: bfloat16 [..., num_streams, hidden]
+        fn: float32 or bfloat16 [num_mixes, num_streams * hidden], num_mixes = num_streams *
+            (num_streams + 2)
+        scale: float32 or bfloat16 [3]
+        base: float32 or bfloat16 [num_mixes]
+        norm_weight: float32 or bfloat16 [num_streams * hidden], the gain of the norm before the
+            projection, or None
+        norm_eps: float
+        mhc_mult: int, num_streams
+        post_mult_value: float
+        pre_eps: float
+        sinkhorn_eps: float
+        sinkhorn_repeat: int, iterations
+        n_splits: int, ignored
+
+    Returns:
+        layer_input: bfloat16 [..., hidden]
+        post_mix: float32 [..., num_streams, 1], the first of a pair
+        comb_mix: float32 [..., num_streams, num_streams], the second of it
+
     Example:
         >>> residual, fn = torch.randn(6, 4, 64).bfloat16(), torch.randn(24, 256) / 16
         >>> layer_input, (post_mix, comb_mix) = mhc_pre(residual, fn, torch.ones(3), torch.zeros(24))
@@ -69,6 +104,21 @@ def mhc_head(residual: Tensor, fn: Tensor, scale: Tensor, base: Tensor, *, norm_
              norm_eps: float = 1e-6, mhc_mult: int = 4, pre_eps: float = 1e-6, n_splits: int = 16) -> Tensor:
     """After the last sublayer: the streams as one, [..., H], by a gate of its own. fn is [mhc_mult, columns of all
     streams]; of more rows the first mhc_mult are used.
+
+    Args:
+        residual: bfloat16 [..., num_streams, hidden]
+        fn: float32 or bfloat16 [num_streams, num_streams * hidden], or of more rows
+        scale: float32 or bfloat16 [1]
+        base: float32 or bfloat16 [num_streams]
+        norm_weight: float32 or bfloat16 [num_streams * hidden], the gain of the norm before the
+            projection, or None
+        norm_eps: float
+        mhc_mult: int, num_streams
+        pre_eps: float
+        n_splits: int, ignored
+
+    Returns:
+        out: bfloat16 [..., hidden]
 
     Example:
         >>> residual, fn = torch.randn(6, 4, 64).bfloat16(), torch.randn(4, 256) / 16

@@ -25,6 +25,14 @@ class _Into(torch.autograd.Function):
 def expand_to_mhc(hidden: Tensor, mhc_mult: int, out: Optional[Tensor] = None) -> Tensor:
     """[..., H] to mhc_mult equal streams, [..., mhc_mult, H], in bfloat16, float16 or float32.
 
+    Args:
+        hidden: bfloat16, float16 or float32 [..., hidden]
+        mhc_mult: int, num_streams
+        out: a tensor to write to, or None
+
+    Returns:
+        out: as hidden [..., num_streams, hidden]
+
     Example:
         >>> expand_to_mhc(torch.randn(2, 3, 64).bfloat16(), 4).shape
         torch.Size([2, 3, 4, 64])

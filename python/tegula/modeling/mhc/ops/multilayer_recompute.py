@@ -50,6 +50,19 @@ def mhc_multilayer_recompute(initial_residual: Tensor, pre_mix_list: Sequence[Te
     or one less. All in one launch (64 layers), to the bits of mhc_pre_apply_mix and mhc_post. All tensors but the first
     are packed; residual_list[0] may be initial_residual.
 
+    Args:
+        initial_residual: bfloat16 [..., num_streams, hidden]
+        pre_mix_list: num_layers of float32 [..., num_streams, 1] or [..., num_streams]
+        layer_output_list: as many, or one less, of bfloat16 [..., hidden]
+        post_mix_list: as many as layer_output_list of float32 [..., num_streams, 1] or
+            [..., num_streams]
+        comb_mix_list: as many as layer_output_list of float32 [..., num_streams, num_streams]
+        layer_input_list: num_layers of bfloat16 [..., hidden]; are written
+        residual_list: as many as layer_output_list of bfloat16 [..., num_streams, hidden]; are written
+
+    Returns:
+        None
+
     Example:
         >>> residual, output = torch.randn(6, 4, 64).bfloat16(), torch.randn(6, 64).bfloat16()
         >>> pre_mix, post_mix, comb_mix = torch.rand(6, 4), torch.rand(6, 4), torch.rand(6, 4, 4)

@@ -55,6 +55,17 @@ def mhc_pre_norm_fn(residual: Tensor, mhc_fn: Tensor, mhc_norm_weight: Optional[
     mhc_norm_weight, both given, has a tensor main_grad, its gradient is added there and autograd gets none; compiled code
     does not see it, and autograd gets the gradient.
 
+    Args:
+        residual: bfloat16 [..., num_streams, hidden]
+        mhc_fn: float32 or bfloat16 [num_mixes, num_streams * hidden]
+        mhc_norm_weight: float32 or bfloat16 [num_streams * hidden], or None
+        mhc_norm_eps: float
+        fuse_grad_acc: bool, whether the backward adds to the gradient that mhc_post's has left
+        n_splits: int, ignored
+
+    Returns:
+        mixes: float32 [..., num_mixes]
+
     Example:
         >>> mhc_pre_norm_fn(torch.randn(2, 3, 4, 64).bfloat16(), torch.randn(24, 256), None, 1e-6).shape
         torch.Size([2, 3, 24])

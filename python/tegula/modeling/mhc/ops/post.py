@@ -27,6 +27,16 @@ def mhc_post_fwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_m
                  out: Optional[Tensor] = None) -> Tensor:
     """mhc_post without gradients.
 
+    Args:
+        x: bfloat16 [..., hidden]
+        residual: bfloat16 [..., num_streams, hidden]
+        post_layer_mix: float32 [..., num_streams, 1] or [..., num_streams]
+        comb_res_mix: float32 [..., num_streams, num_streams], or None
+        out: a tensor to write to, which may be residual, or None
+
+    Returns:
+        out: bfloat16 [..., num_streams, hidden]
+
     Example:
         >>> x, residual = torch.randn(6, 64).bfloat16(), torch.randn(6, 4, 64).bfloat16()
         >>> mhc_post_fwd(x, residual, torch.rand(6, 4), torch.rand(6, 4, 4), out=residual) is residual
@@ -57,6 +67,20 @@ def mhc_post_bwd(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_m
     """The gradients of mhc_post's four tensors; that of comb_res_mix is None if it was. With fuse_grad_acc that of residual
     is also left on its storage.
 
+    Args:
+        x: bfloat16 [..., hidden]
+        residual: bfloat16 [..., num_streams, hidden]
+        post_layer_mix: float32 [..., num_streams, 1] or [..., num_streams]
+        comb_res_mix: float32 [..., num_streams, num_streams], or None
+        d_o: bfloat16 [..., num_streams, hidden]
+        fuse_grad_acc: bool
+
+    Returns:
+        d_x: bfloat16 [..., hidden]
+        d_residual: bfloat16 [..., num_streams, hidden]
+        d_post_layer_mix: float32, in the shape of post_layer_mix
+        d_comb_res_mix: float32 [..., num_streams, num_streams], or None
+
     Example:
         >>> x, residual = torch.randn(6, 64).bfloat16(), torch.randn(6, 4, 64).bfloat16()
         >>> d_x, d_residual, d_post, d_comb = mhc_post_bwd(x, residual, torch.rand(6, 4), torch.rand(6, 4, 4), residual)
@@ -83,6 +107,16 @@ def mhc_post(x: Tensor, residual: Tensor, post_layer_mix: Tensor, comb_res_mix: 
              out: Optional[Tensor] = None) -> Tensor:
     """A sublayer's output x [..., H] into residual [..., N, H]: post_layer_mix [..., N, 1] or [..., N] times x, plus
     the streams mixed by comb_res_mix [..., N, N], [input, output stream], or as they are if that is None (HY-V4).
+
+    Args:
+        x: bfloat16 [..., hidden]
+        residual: bfloat16 [..., num_streams, hidden]
+        post_layer_mix: float32 [..., num_streams, 1] or [..., num_streams]
+        comb_res_mix: float32 [..., num_streams, num_streams], or None
+        out: a tensor to write to, or None
+
+    Returns:
+        out: bfloat16 [..., num_streams, hidden]
 
     Example:
         >>> x, residual = torch.randn(2, 3, 64).bfloat16(), torch.randn(2, 3, 4, 64).bfloat16()

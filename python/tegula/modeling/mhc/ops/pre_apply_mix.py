@@ -32,6 +32,14 @@ class _PreApplyMix(torch.autograd.Function):
 def mhc_pre_apply_mix(x: Tensor, mix: Tensor, out: Optional[Tensor] = None) -> Tensor:
     """The streams of x [..., N, H] as one, [..., H], weighted by mix [..., N, 1] or [..., N].
 
+    Args:
+        x: bfloat16 [..., num_streams, hidden]
+        mix: float32 [..., num_streams, 1] or [..., num_streams]
+        out: a tensor to write to, or None
+
+    Returns:
+        out: bfloat16 [..., hidden]
+
     Example:
         >>> mhc_pre_apply_mix(torch.randn(2, 3, 4, 64).bfloat16(), torch.rand(2, 3, 4, 1)).shape
         torch.Size([2, 3, 64])

@@ -29,6 +29,24 @@ def mhc_pre_big_fuse(residual: Tensor, fn: Tensor, mhc_scale: Tensor, mhc_base: 
     """Before a sublayer, without gradients: (post_mix [..., N, 1], comb_mix [..., N, N], layer_input [..., H]) of
     residual [..., N, H]. Results do not depend on n_splits.
 
+    Args:
+        residual: bfloat16 [..., num_streams, hidden]
+        fn: float32 or bfloat16 [num_mixes, num_streams * hidden], num_mixes = num_streams *
+            (num_streams + 2)
+        mhc_scale: float32 or bfloat16 [3]
+        mhc_base: float32 or bfloat16 [num_mixes]
+        rms_eps: float
+        mhc_pre_eps: float
+        mhc_sinkhorn_eps: float
+        mhc_post_mult_value: float
+        sinkhorn_repeat: int, iterations
+        n_splits: int, ignored
+
+    Returns:
+        post_mix: float32 [..., num_streams, 1]
+        comb_mix: float32 [..., num_streams, num_streams]
+        layer_input: bfloat16 [..., hidden]
+
     Example:
         >>> residual, fn = torch.randn(2, 3, 4, 64).bfloat16(), torch.randn(24, 256) / 16
         >>> made = mhc_pre_big_fuse(residual, fn, torch.ones(3), torch.zeros(24), 1e-6, 1e-6, 1e-6, 2.0, 20)

@@ -10,6 +10,19 @@ def mhc_pre_split_mixes(input_mixes: Tensor, mhc_scale: Tensor, mhc_base: Tensor
     """Mixes [..., N * (N + 2)] to (pre_layer_mix [..., N, 1], post_layer_mix [..., N, 1], comb_res_mix [..., N, N]), of
     which the last has logits, for sinkhorn_normalize.
 
+    Args:
+        input_mixes: float32 [..., num_mixes], num_mixes = num_streams * (num_streams + 2)
+        mhc_scale: float32 or bfloat16 [3]
+        mhc_base: float32 or bfloat16 [num_mixes]
+        mhc_mult: int, num_streams
+        mhc_post_mult_value: float
+        mhc_pre_eps: float
+
+    Returns:
+        pre_layer_mix: float32 [..., num_streams, 1]
+        post_layer_mix: float32 [..., num_streams, 1]
+        comb_res_mix: float32 [..., num_streams, num_streams]
+
     Example:
         >>> made = mhc_pre_split_mixes(torch.randn(2, 3, 24), torch.ones(3), torch.zeros(24), 4, 2.0, 1e-6)
         >>> [t.shape[2:] for t in made]
