@@ -792,6 +792,21 @@ static PyObject *call_adapter(const call *c)
     return answer;
 }
 
+/* Names the function for code under jax.jit, whose tracers have no memory. */
+static bool raise_unread(const call *c, PyObject *name, PyObject *object)
+{
+    PyObject *type, *error, *trace;
+    PyErr_Fetch(&type, &error, &trace);
+    if (!PyErr_GivenExceptionMatches(type, PyExc_TypeError) || !is_of_jax(object))
+        return PyErr_Restore(type, error, trace), false;
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(trace);
+    PyErr_Format(PyExc_TypeError, "%U: is a %R, want a tensor; under jax.jit call tegula.jax.%s", name,
+                 (PyObject *)Py_TYPE(object), c->row->name);
+    return false;
+}
+
 static bool read_input(call *c, int i)
 {
     const param *p = &c->row->params[i];
@@ -804,7 +819,7 @@ static bool read_input(call *c, int i)
     const bool is_read = read_tensor(p->name, object, c->entry[i], c->f.stream, ref);
     if (c->is_guarded && c->entry[i].kind == PLAIN && (!is_read || is_hollow(t) || is_lazy(object, t)))
         return answer_with(c, leave_to_torch(c, is_read));
-    if (!is_read) return false;
+    if (!is_read) return raise_unread(c, p->name, object);
     if (c->may_want_gradient && is_floating(t->dtype) && requires_grad(object)) return answer_with(c, differentiate(c));
     c->f.arg[i].tensor = &ref->tensor;
     if (is_to_adapt(c, i)) return answer_with(c, call_adapter(c));

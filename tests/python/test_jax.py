@@ -171,6 +171,19 @@ def test_errors(call, error, message):
         jax.block_until_ready(jax.jit(lambda x: call(tegula.jax, x))(numpy.zeros((3, 8), "float32")))
 
 
+@pytest.mark.parametrize("call, argument, name", [
+    (lambda x: moe.topk_gate(x, 2), "scores", "topk_gate"),
+    (lambda x: quant.cast_back((numpy.zeros((3, 8), "int8"), x), "fp32", (1, 8)), "x_sf", "cast_back"),
+    (lambda x: moe.reduce_fused((x, None), None, x), "x", "reduce_fused")], ids=["topk_gate", "pair", "wrapped"])
+@pytest.mark.parametrize("transform", [jax.jit, jax.vmap, lambda f: jax.grad(lambda x: f(x).sum())], ids=["jit", "vmap", "grad"])
+def test_tracers(transform, call, argument, name):
+    """A call of tegula's own function says which one is for traced code."""
+    assert callable(getattr(tegula.jax, name))
+    sentence = rf"^{argument}: is a <class '.*Tracer'>, want a tensor; under jax.jit call tegula.jax.{name}(\n|$)"
+    with pytest.raises(TypeError, match=sentence):
+        transform(call)(jax.numpy.zeros((2, 3, 8), "float32"))
+
+
 @pytest.mark.parametrize("name", KNOWN)
 def test_help(name):
     """Its arguments as the call takes them, without out=; what comes back; a call of tegula.jax."""
