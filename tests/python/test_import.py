@@ -4,6 +4,7 @@ own."""
 
 import compileall
 import importlib.util
+import mmap
 import os
 import pathlib
 import re
@@ -111,6 +112,25 @@ def test_without_libgomp(tmp_path):
     assert re.fullmatch(sentence + r".*/libgomp\.so\.1: file too short", seen)
     (copy / "libtegula.so.0.1").unlink()          # another reason: the loader's own words
     assert "libtegula.so.0.1: cannot open shared object file" in import_fails(copy.parent)
+
+
+@has_torch
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is Linux's")
+@pytest.mark.parametrize("order", ["torch, tegula", "tegula, torch"])
+def test_one_openmp_runtime(order):
+    """Torch and tegula share libgomp and so its threads, whoever loads it first; two would be twice the threads."""
+    torch_folder, = importlib.util.find_spec("torch").submodule_search_locations
+    with open(pathlib.Path(torch_folder, "lib/libtorch_cpu.so"), "rb") as file, \
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+        if library.find(b"\0libgomp.so.1\0") < 0:
+            pytest.skip("this torch has another OpenMP, or libgomp under a name of its own")
+    out = run(f"""if True:
+        import {order}
+        x = torch.ones(1000, 1000)
+        assert tegula.transpose.transpose(x).sum() == 1e6
+        maps = [line.split(maxsplit=5) for line in open("/proc/self/maps")]
+        print(*{{path for *_, path in maps if "gomp" in path.rpartition("/")[2]}}, sep="")""")
+    assert len(out.split()) == 1, out
 
 
 def test_compiled_kernels_are_found_on_the_path(tmp_path):
