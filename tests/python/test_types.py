@@ -170,6 +170,19 @@ def test_help_of_what_is_written_in_python(name):
             inspect.signature(function).bind(*call.args, **{k.arg: k.value for k in call.keywords})
 
 
+@pytest.mark.parametrize("name", tegula.v2.mhc.__all__)
+def test_help_of_forms_of_tilekernels_2(name):
+    """As of layers, but for an example; what a call writes is marked."""
+    function = inspect.unwrap(getattr(tegula.v2.mhc, name))
+    _, args, returns = re.fullmatch(
+        r"(.+?)\n\nArgs:\n(.+?)\n\nReturns:\n(.+?)(?:\n\nExample:\n.+)?", inspect.getdoc(function), re.DOTALL).groups()
+    assert re.findall(r"^    (\w+): \S", args, re.MULTILINE) == list(inspect.signature(function).parameters)
+    assert not re.search(r"\b[A-Z]\b|\btensor \[|\b(f32|i32|i64|u8|bf16\[)\b", args + returns)
+    assert max(map(len, [*args.splitlines(), *returns.splitlines()])) <= 100
+    written = re.findall("(?:is|are) (?:written|added to)|a tensor to write to", args)
+    assert written if returns == "    None" else re.findall(r"^    \w+: \S", returns, re.MULTILINE)
+
+
 @pytest.mark.parametrize("name", ["EngramGateFn", "EngramGateKvFn", "EngramLookupFn", "ShortConvFn"])
 def test_help_of_autograd_functions(name):
     """It names the function that calls it, whose help has the arguments, in order."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """mHC as TileKernels 2 has it: the caller makes the outputs, and does the projection's GEMM. T tokens are one
-dimension, N streams, H columns, P = N * (N + 2)."""
+dimension, N streams, H columns, P = N * (N + 2): num_tokens, num_streams, hidden and num_mixes in the arguments."""
 from .expand_kernel import expand_to_mhc_bwd, expand_to_mhc_fwd
 from .head_compute_mix_kernel import mhc_head_compute_mix_bwd, mhc_head_compute_mix_fwd
 from .multilayer_recompute_kernel import mhc_multilayer_recompute

@@ -8,7 +8,16 @@ from ._outputs import check_outputs
 
 @torch.no_grad()
 def mhc_fn_normw_merge_fwd(fn: Tensor, normw: Tensor, out_fn: Tensor) -> None:
-    """fn [P, K] * normw [K] to out_fn."""
+    """fn [P, K] * normw [K] to out_fn.
+
+    Args:
+        fn: float32 [num_mixes, num_columns]
+        normw: float32 [num_columns]
+        out_fn: float32 [num_mixes, num_columns]; is written
+
+    Returns:
+        None
+    """
     check_outputs(fn, normw, out_fn=(out_fn, fn.shape))
     torch.mul(fn, normw, out=out_fn)
 
@@ -29,7 +38,18 @@ def _add_to_float(x, total):
 @torch.no_grad()
 def mhc_fn_normw_merge_bwd(fn: Tensor, normw: Tensor, out_fn_grad: Tensor, fn_grad: Tensor,
                            normw_grad: Tensor) -> None:
-    """Adds to fn_grad and normw_grad: to zeros, the bits of mhc_norm_fn_bwd, which sums by fma in the order of rows."""
+    """Adds to fn_grad and normw_grad: to zeros, the bits of mhc_norm_fn_bwd, which sums by fma in the order of rows.
+
+    Args:
+        fn: float32 [num_mixes, num_columns]
+        normw: float32 [num_columns]
+        out_fn_grad: float32 [num_mixes, num_columns]
+        fn_grad: float32 [num_mixes, num_columns]; is added to
+        normw_grad: float32 [num_columns]; is added to
+
+    Returns:
+        None
+    """
     check_outputs(fn, normw, out_fn_grad, fn_grad=(fn_grad, fn.shape), normw_grad=(normw_grad, normw.shape))
     of_normw = torch.zeros_like(normw_grad)
     for product in out_fn_grad.double() * fn.double():                  # exact
@@ -43,7 +63,21 @@ def mhc_reduce_partials_and_rmsnorm_fwd(out_mul_splitted: Tensor, sqrsum_splitte
                                         sqrsum: Tensor, out: Tensor, rms_group_size: int, rms_eps: float,
                                         n_splits: int) -> None:
     """Partial products [n_splits, T, G, P] and sums of squares [n_splits, T, G] of a GEMM, for G groups of columns, to
-    their sums, out_mul and sqrsum, and to mixes, out [T, P]: the sum over groups of normed out_mul."""
+    their sums, out_mul and sqrsum, and to mixes, out [T, P]: the sum over groups of normed out_mul.
+
+    Args:
+        out_mul_splitted: float32 [n_splits, num_tokens, num_groups, num_mixes]
+        sqrsum_splitted: float32 [n_splits, num_tokens, num_groups]
+        out_mul: float32 [num_tokens, num_groups, num_mixes]; is written
+        sqrsum: float32 [num_tokens, num_groups]; is written
+        out: float32 [num_tokens, num_mixes]; is written
+        rms_group_size: int, columns of a group
+        rms_eps: float
+        n_splits: int
+
+    Returns:
+        None
+    """
     splits, num_tokens, groups, rows = out_mul_splitted.shape
     if splits != n_splits:
         raise ValueError(f"out_mul_splitted: shape is {list(out_mul_splitted.shape)}, want [{n_splits}, ...], as n_splits")
@@ -63,7 +97,20 @@ def mhc_reduce_partials_and_rmsnorm_fwd(out_mul_splitted: Tensor, sqrsum_splitte
 @torch.no_grad()
 def mhc_reduce_partials_and_rmsnorm_bwd(out_grad: Tensor, out_mul: Tensor, sqrsum: Tensor, out_mul_grad: Tensor,
                                         sqrsum_grad: Tensor, rms_group_size: int, rms_eps: float) -> None:
-    """The gradients of out_mul [T, G, P] and sqrsum [T, G] from that of out [T, P]."""
+    """The gradients of out_mul [T, G, P] and sqrsum [T, G] from that of out [T, P].
+
+    Args:
+        out_grad: float32 [num_tokens, num_mixes]
+        out_mul: float32 [num_tokens, num_groups, num_mixes]
+        sqrsum: float32 [num_tokens, num_groups]
+        out_mul_grad: float32 [num_tokens, num_groups, num_mixes]; is written
+        sqrsum_grad: float32 [num_tokens, num_groups]; is written
+        rms_group_size: int, columns of a group
+        rms_eps: float
+
+    Returns:
+        None
+    """
     check_outputs(out_grad, out_mul, sqrsum, out_mul_grad=(out_mul_grad, out_mul.shape),
                   sqrsum_grad=(sqrsum_grad, sqrsum.shape))
     ones = sqrsum.new_ones(1, sqrsum.numel(), 1)        # whose mixes are the forward's factor, to the bit
