@@ -2,10 +2,12 @@
 """What editors, help() and type checkers say of a function is what the running one does."""
 import ast
 import doctest
+import importlib
 import importlib.util
 import inspect
 import json
 import pathlib
+import pkgutil
 import re
 import shutil
 import subprocess
@@ -168,6 +170,19 @@ def test_help_of_what_is_written_in_python(name):
     for call in calls:
         if not any(isinstance(a, ast.Starred) for a in call.args):
             inspect.signature(function).bind(*call.args, **{k.arg: k.value for k in call.keywords})
+
+
+def test_help_of_references():
+    """Each has a sentence; functions of tegula that it names are there."""
+    modules = [tegula.torch, *(importlib.import_module(f"tegula.torch.{m.name}") for m in pkgutil.iter_modules(tegula.torch.__path__))]
+    functions = {f for module in modules if inspect.ismodule(module) for name, f in vars(module).items()
+                 if inspect.isfunction(f) and name[0] != "_" and f.__module__.startswith("tegula.torch")}
+    assert len(functions) > 40
+    assert not [f.__qualname__ for f in functions if not inspect.getdoc(f)]
+    for f in functions:
+        for path in re.findall(r"\btegula(?:\.\w+)+", inspect.getdoc(f)):
+            package, _, name = path.rpartition(".")
+            assert callable(getattr(importlib.import_module(package), name)), (f.__qualname__, path)
 
 
 @pytest.mark.parametrize("name", tegula.v2.mhc.__all__)

@@ -9,6 +9,7 @@ def make_offsets(vocab_sizes):
 
 
 def engram_hash_ref(ngram_token_ids, multipliers, vocab_sizes, offsets, image_token_mask=None):
+    """tegula.engram.engram_hash: rows of a table for every window of token ids; masked tokens have none."""
     num_heads, ids = vocab_sizes.shape[2], ngram_token_ids.long()
     hashes = ids[:, 0] * multipliers[:, :1]                             # [L, T]
     columns = [offsets.new_empty(*hashes.shape, 0).long()]
@@ -47,6 +48,7 @@ def _spans(cu_seqlens, num_tokens):
 
 
 def ngram_windows_ref(input_ids, max_ngram_size, pad_id, cu_seqlens=None, history=None, lookup=None, stop_id=None):
+    """tegula.engram.ngram_windows: the last max_ngram_size ids of every token, newest first."""
     ids, past = input_ids.long(), input_ids.new_zeros(max_ngram_size - 1, dtype=torch.long)
     out = torch.full((len(ids), max_ngram_size), pad_id, device=ids.device)
     for b, begin, end in _spans(cu_seqlens, len(ids)):
@@ -60,6 +62,7 @@ def ngram_windows_ref(input_ids, max_ngram_size, pad_id, cu_seqlens=None, histor
 def engram_rows_ref(input_ids, ngram, cu_seqlens=None, start_pos=None, history=None, ring=None, slots=None,
                     image_token_mask=None, *, layout="ltc", history_newest_first=False, hash_masked=False,
                     keep_ring=False, null_slot=None):
+    """tegula.engram.engram_rows, request by request: table rows of the windows of raw token ids. Writes the ring."""
     multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id = ngram
     max_ngram = multipliers.shape[1]
     ids = input_ids.long()
@@ -149,6 +152,7 @@ def engram_lookup_bwd_ref(grad_out, indices, num_rows, *, row_begin=0):
 # ---- gate ----
 
 def fused_weight_ref(weight_hidden, weight_embed):
+    """tegula.engram.fused_weight: the product in float32."""
     return weight_hidden.float() * weight_embed.float()
 
 
@@ -165,6 +169,7 @@ def engram_gate_ref(hidden_states, k, v, weight_hidden, weight_embed, clamp_valu
 
 
 def grad_w_reduce_ref(grad_w_partial, weight_hidden, weight_embed, grad_weight_hidden, grad_weight_embed):
+    """tegula.engram.grad_w_reduce: adds the gradients of both weights to the last two arguments."""
     total = grad_w_partial.sum(0)
     grad_weight_hidden += total * weight_embed.float()
     grad_weight_embed += total * weight_hidden.float()
@@ -236,10 +241,12 @@ def engram_sinkhorn_step_ref(matrix, row_scale, col_scale, eps, col_sumsq=None):
 
 
 def engram_sinkhorn_step_reduce_ref(col_sumsq_partial, col_sumsq):
+    """tegula.engram.engram_sinkhorn_step_reduce: writes col_sumsq."""
     col_sumsq.copy_(col_sumsq_partial.sum(dim=0))
 
 
 def engram_sinkhorn_finalize_ref(matrix, row_scale, col_scale, eps, alpha, out=None):
+    """tegula.engram.engram_sinkhorn_finalize: the scaled matrix, every row over its norm, times alpha."""
     x = _scaled(matrix, row_scale, col_scale)
     direction = x * (alpha / (x.norm(dim=1, keepdim=True) + eps))
     return direction if out is None else out.copy_(direction)

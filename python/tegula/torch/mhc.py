@@ -3,10 +3,12 @@ import torch
 
 
 def expand_to_mhc_ref(hidden, mhc_mult):
+    """tegula.modeling.mhc.ops.expand_to_mhc: [..., H] to mhc_mult equal streams."""
     return hidden.unsqueeze(-2).expand(*hidden.shape[:-1], mhc_mult, hidden.shape[-1]).contiguous()
 
 
 def sinkhorn_normalize_ref(x, repeat=10, eps=1e-6):
+    """tegula.modeling.mhc.ops.sinkhorn_normalize, of logits [..., N, N]."""
     x = x.softmax(-1) + eps
     x = x / (x.sum(-2, keepdim=True) + eps)
     for _ in range(repeat - 1):
@@ -16,10 +18,12 @@ def sinkhorn_normalize_ref(x, repeat=10, eps=1e-6):
 
 
 def mhc_head_compute_mix_ref(input_mix, mhc_scale, mhc_base, mhc_pre_eps):
+    """tegula.modeling.mhc.ops.mhc_head_compute_mix: a gate from its logits [..., N]."""
     return torch.sigmoid(input_mix * mhc_scale + mhc_base) + mhc_pre_eps
 
 
 def mhc_pre_split_mixes_ref(input_mixes, mhc_scale, mhc_base, mhc_mult, mhc_post_mult_value, mhc_pre_eps):
+    """tegula.modeling.mhc.ops.mhc_pre_split_mixes: (pre, post, logits of comb) of mixes [..., N * (N + 2)]."""
     n = mhc_mult
     pre, post, comb = ((input_mixes[..., begin:end] * mhc_scale[i] + mhc_base[begin:end])
                        for i, (begin, end) in enumerate(((0, n), (n, 2 * n), (2 * n, n * (n + 2)))))
@@ -28,10 +32,12 @@ def mhc_pre_split_mixes_ref(input_mixes, mhc_scale, mhc_base, mhc_mult, mhc_post
 
 
 def mhc_pre_apply_mix_ref(x, mix):
+    """tegula.modeling.mhc.ops.mhc_pre_apply_mix, of x [..., N, H] and mix [..., N, 1]."""
     return (x.float() * mix).sum(-2).to(x.dtype)
 
 
 def mhc_post_ref(x, residual, post_layer_mix, comb_res_mix):
+    """tegula.modeling.mhc.ops.mhc_post, of x [..., H], residual [..., N, H] and mixes [..., N, 1] and [..., N, N]."""
     mixed = torch.einsum("...io,...ih->...oh", comb_res_mix, residual.float())
     return (mixed + x.float().unsqueeze(-2) * post_layer_mix).to(residual.dtype)
 

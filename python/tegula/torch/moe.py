@@ -15,6 +15,7 @@ topk_gate = stable_topk
 
 
 def topk_sum_and_topk_group_idx(scores, num_group_sum_topk, num_topk_groups):
+    """tegula.moe.topk_sum_and_topk_group_idx: the groups whose best scores have the largest sums."""
     best = scores.sort(dim=2, descending=True).values[:, :, :num_group_sum_topk]
     worth = best[:, :, 0]
     for i in range(1, num_group_sum_topk):
@@ -23,6 +24,7 @@ def topk_sum_and_topk_group_idx(scores, num_group_sum_topk, num_topk_groups):
 
 
 def mask_indices_by_tp(indices, n, num_ep_ranks, tp_rank, num_tp_ranks):
+    """tegula.moe.mask_indices_by_tp: experts as their rank numbers them, -1 for those of other TP ranks."""
     per_rank = n // num_ep_ranks
     rank = indices // per_rank
     mine = rank // num_tp_ranks * per_rank + indices % per_rank
@@ -38,6 +40,7 @@ def normalize_weight(topk_weights):
 
 
 def inplace_unique_group_indices(group_indices, num_groups):
+    """tegula.moe.inplace_unique_group_indices: repeated groups of a row become -1, in place."""
     earlier = (group_indices[:, :, None] == group_indices[:, None, :]).tril(-1).any(dim=2)
     group_indices.masked_fill_(earlier & (group_indices >= 0), -1)
 
@@ -47,11 +50,13 @@ def _valid(indices, count):
 
 
 def group_count(group_idx, num_groups):
+    """tegula.moe.group_count: how often each group occurs."""
     counted = group_idx[_valid(group_idx, num_groups)].long()
     return counted.bincount(minlength=num_groups).int()
 
 
 def aux_fi(topk_idx, num_experts, num_aux_topk):
+    """tegula.moe.aux_fi: count * num_experts / (num_tokens * num_aux_topk) of every expert."""
     products = group_count(topk_idx, num_experts).long() * num_experts
     # a tensor, since torch multiplies by the reciprocal of a number on CUDA
     return products.float() / products.new_tensor(max(topk_idx.shape[0], 1) * num_aux_topk, dtype=torch.float)
@@ -119,6 +124,7 @@ def top2_sum_gate(logits, bias, num_topk, num_topk_groups, num_groups, use_share
                   num_shared_experts, routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks,
                   scoring_func, mask=None, fix_routing_mask=None, to_physical_map=None, logical_count=None,
                   unmapped_topk_idx=None):
+    """tegula.moe.top2_sum_gate: (topk_idx, topk_weights)."""
     scores = _score(logits, scoring_func)
     chosen = _choose(scores, logits, bias, num_topk, num_topk_groups, num_groups, scoring_func)
     if fix_routing_mask is not None:
@@ -133,6 +139,7 @@ def hash_gate(logits, input_ids, tid2eid, routed_scaling_factor, scoring_func="s
               renormalize=True, mask=None, use_shared_as_routed=False, num_shared_experts=0, ep_rank=0,
               num_ep_ranks=1, tp_rank=0, num_tp_ranks=1, to_physical_map=None, logical_count=None,
               unmapped_topk_idx=None, shared_weight=1.0):
+    """tegula.moe.hash_gate: (topk_idx, topk_weights) of experts that the token's id names."""
     scores = _score(logits, scoring_func)
     known = _valid(input_ids, tid2eid.shape[0])
     chosen = torch.full((len(input_ids), tid2eid.shape[1]), -1, device=logits.device)
@@ -148,6 +155,7 @@ def hash_gate(logits, input_ids, tid2eid, routed_scaling_factor, scoring_func="s
 
 def get_fused_mapping(topk_idx, num_experts, num_expanded_tokens, alignment, force_no_sync=False, *,
                       with_psum=False):
+    """tegula.moe.get_fused_mapping, by a stable sort of the pairs."""
     flat = topk_idx.flatten().long()
     pairs = _valid(flat, num_experts).nonzero()[:, 0]
     pairs = pairs[flat[pairs].argsort(stable=True)]             # by expert, then in their own order
@@ -179,6 +187,7 @@ def route(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_rou
           routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank, num_tp_ranks, scoring_func, num_experts,
           num_expanded_tokens, alignment, mask=None, fix_routing_mask=None, to_physical_map=None,
           logical_count=None, unmapped_topk_idx=None, *, with_psum=False):
+    """tegula.moe.route: top2_sum_gate, then get_fused_mapping."""
     gate = top2_sum_gate(logits, bias, num_topk, num_topk_groups, num_groups, use_shared_as_routed,
                          num_shared_experts, routed_scaling_factor, ep_rank, num_ep_ranks, tp_rank,
                          num_tp_ranks, scoring_func, mask, fix_routing_mask, to_physical_map, logical_count,
@@ -204,12 +213,14 @@ def _without_padding(token_topk_to_pos, pos_to_expert):
 
 
 def expand_to_fused(x, token_topk_to_pos, pos_to_expert):
+    """tegula.moe.expand_to_fused: tokens' rows at their positions, zeros in the padding."""
     out = torch.zeros(len(pos_to_expert), x.shape[1], dtype=x.dtype, device=x.device)
     return _expand(x, _without_padding(token_topk_to_pos, pos_to_expert), out)
 
 
 def expand_to_fused_with_sf(x, num_per_channels, token_topk_to_pos, pos_to_expert,
                             use_tma_aligned_col_major_sf=False):
+    """tegula.moe.expand_to_fused_with_sf: (rows, their scale factors) of a pair x."""
     data, sf = x
     num_positions, num_sf = len(pos_to_expert), sf.shape[1]
     out_sf = sf.new_zeros(num_positions, num_sf)
@@ -232,6 +243,7 @@ def _fma(x, y, z):
 
 
 def reduce_fused(x, topk_weights, token_topk_to_pos, fp8_format="", sf=None, out=None):
+    """tegula.moe.reduce_fused: every token's rows, weighted, added in the order of its slots."""
     data, x_sf = x if isinstance(x, (tuple, list)) else (x, None)
     total = torch.zeros(token_topk_to_pos.shape[0], data.shape[1], device=data.device)
     for k in range(token_topk_to_pos.shape[1]):

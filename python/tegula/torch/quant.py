@@ -49,6 +49,7 @@ _ENCODE = {"e4m3": _encode_e4m3, "e2m1": _encode_e2m1, "e5m6": _encode_e5m6}
 
 
 def unpack_from_e2m1fn_x2(x, out_dtype=torch.float32):
+    """tegula.quant.unpack_from_e2m1fn_x2: two values of each byte, the low four bits first."""
     if x.ndim == 0:
         raise ValueError("x: has 0 dimensions, want 1 or more")
     table = torch.tensor([*_E2M1, *(-m for m in _E2M1)], device=x.device)
@@ -136,6 +137,7 @@ def cast(x, fmt, block_size=(32, 32), sf=None, x_block_size=None, round_sf=False
 
 def cast_to_e5m6(x, num_per_channels, use_tma_aligned_col_major_sf=False, round_sf=False,
                  use_packed_ue8m0=False):
+    """tegula.quant.per_token_cast to 'e5m6': (out, sf)."""
     return _cast(x.float(), "e5m6", (1, num_per_channels), round_sf, use_tma_aligned_col_major_sf,
                  use_packed_ue8m0)
 
@@ -146,10 +148,12 @@ def _scale(numbers, sf, fmt, block_size):
 
 
 def cast_back(x, fmt, block_size=(32, 32)):
+    """tegula.quant.cast_back of a pair x in e4m3 or e2m1."""
     return _scale(_decode(x[0]), x[1], fmt, block_size)
 
 
 def cast_back_from_e5m6(x, fmt, x_block_size):
+    """tegula.quant.cast_back of a pair x in e5m6."""
     return _scale(_decode_e5m6(x[0]), x[1], fmt, x_block_size)
 
 

@@ -15,8 +15,10 @@ def _packed(x):
 
 
 def transpose(x):
+    """tegula.transpose.transpose: a packed copy of x [rows, columns], transposed."""
     return _packed(_bits(x).t()).view(x.dtype)
 
 
 def batched_transpose(x):
+    """tegula.transpose.batched_transpose: of each matrix of x [batch, rows, columns]."""
     return _packed(_bits(x).transpose(1, 2)).view(x.dtype)
