@@ -362,6 +362,15 @@ extern "C" __global__ void t_pdl(u32 *out)
     pdl_trigger();
 }
 
+/* Of the mantissas of d for which a step from rcp_fast(d) is not 1 / d rounded to nearest: one, and their number. */
+extern "C" __global__ void t_reciprocals(u32 *out, u32 first, u32 by, int exponent)
+{
+    for (u32 m = first + (blockIdx.x * blockDim.x + threadIdx.x) * by; m < 1u << 23; m += gridDim.x * blockDim.x * by) {
+        const float d = __uint_as_float((u32)(exponent + 127) << 23 | m), r = rcp_fast(d);
+        if (fmaf(r, fmaf(-d, r, 1), r) == __frcp_rn(d)) continue;
+        if (atomicAdd(&out[1], 1u) == 0) out[0] = m;
+    }
+}
 extern "C" __global__ void t_barriers_only(u32 *out) /* 20 barriers, nothing else: the cost of a switch */
 {
     for (int i = 0; i < 20; i++) __syncthreads();

@@ -223,7 +223,16 @@ DEV float lg2_fast(float x)
 {
     return emu_off(__builtin_log2((double)emu_ftz(x)), 0x1p-22, x, x > 0.5f && x < 2.0f ? 0x1p-22 : 0.0);
 }
-DEV float rcp_fast(float x) { return emu_ftz(emu_off(1.0 / emu_ftz(x), 0x1p-23, x)); }
+/* Off by less where that matters: one step of Newton's method from it is the reciprocal rounded to nearest, as it has to be
+ * on a device, since such a step is all that nvcc adds to this instruction for 1.0f / x (but for the smallest and the
+ * largest x). */
+static inline float emu_rcp_branching(float x)
+{
+    const float r = emu_ftz(emu_off_branching(1.0 / emu_ftz(x), 0x1p-23, x, 0.0));
+    const bool has_step = __builtin_fabsf(x) >= 0x1p-124f && __builtin_fabsf(x) < 0x1p125f;
+    return has_step && __builtin_fmaf(r, __builtin_fmaf(-x, r, 1), r) != 1 / x ? 1 / x : r;
+}
+DEV float rcp_fast(float x) { return EMU_INSTRUCTION(emu_rcp_branching, x); }
 DEV float sqrt_fast(float x) { return emu_off(__builtin_sqrt((double)emu_ftz(x)), 0x1p-23, x); }
 DEV float tanh_fast(float x) { return emu_off(__builtin_tanh((double)x), 0x1p-11, x); }
 

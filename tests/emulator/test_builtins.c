@@ -429,6 +429,26 @@ TEST(conversions)
     }
 }
 
+/* Kernels take 1 / d so (engram/common/short_conv.cuh, quant/common/swiglu.cuh). On a GPU all mantissas, else every 61st, among them
+ * 0x186799, for which an error of 2^-23 is too much. */
+TEST(reciprocals)
+{
+    FOR_SEEDS(s) {
+        dptr out = device_copy(NULL, 8);
+        for (int exponent = -60; exponent <= 120; exponent += 60) {
+            uint32_t first = emu.Stats ? 0x186799 % 61 : 0, by = emu.Stats ? 61 : 1;
+            void *args[] = { &out, &first, &by, &exponent };
+            CU(MemsetD8(out, 0, 8));
+            ran("t_reciprocals", launch(kernel("t_reciprocals"), emu.Stats ? 1 : 128, 256, 1, PLAIN, 0, args));
+            uint32_t *o = host_copy(out, 8);
+            CHECK_THAT(o[1] == 0, "%u reciprocals are wrong, that of mantissa %06x, exponent %d, first", o[1], o[0],
+                       exponent);
+            free(o);
+        }
+        CU(MemFree(out));
+    }
+}
+
 TEST(widening)
 {
     enum { N = 65536 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * short_conv.cuh - what kernels of the short convolution share: vectors of 8 and of 4 columns (common/vector.cuh), and
+ * short_conv.cuh - what kernels of the short convolution share: vectors of 8 and of 4 columns (device/vector.cuh), and
  * sums of a row. */
 #ifndef TEGULA_ENGRAM_SHORT_CONV_CUH
 #define TEGULA_ENGRAM_SHORT_CONV_CUH
@@ -23,7 +23,8 @@ DEV vector_and_pair pack(const float (&c)[CONV_VECTOR + 2])
     return { pack(vector), pack_bf16(c[8], c[9]) };
 }
 
-/* 1 / d, rounded to nearest: d is between 1 and 2^116 (quant/common/swiglu.cuh says why that is so). */
+/* 1 / d, rounded to nearest: what nvcc makes of 1.0f / d, without its branch for the smallest and the largest d. This one is
+ * between 1 and 2^116. */
 DEV float reciprocal(float d)
 {
     const float r = rcp_fast(d);
