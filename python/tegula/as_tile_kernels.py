@@ -33,7 +33,6 @@ def use_v2():
     if _installed_spec is not None:
         raise RuntimeError("use_v2() was called after fall_back(), must be before it")
     _real = "tegula.v2"
-    _let_fall_back(tegula.v2)
     for name in [name for name in sys.modules if name.startswith(_NAME + ".")]:
         del sys.modules[name]
     sys.modules[_NAME] = tegula.v2
@@ -96,17 +95,6 @@ def _hint():
             "tegula.as_tile_kernels.fall_back() takes what tegula lacks from an installed tile_kernels")
 
 
-def _raise_missing(error, module, attribute, frame):
-    """An AttributeError; but if the frame is in `from tile_kernels.moe import attribute`, what that statement would make of it
-    names tegula's module and no more."""
-    code, at = frame.f_code, frame.f_lasti
-    if module in code.co_names:             # else it is tegula's own name, or no import
-        import opcode
-        if code.co_code[at] == opcode.opmap["IMPORT_FROM"]:
-            raise ImportError(f"cannot import name {attribute!r} from {module!r}: {error}; {_hint()}", name=module) from None
-    raise error
-
-
 def _let_fall_back(module):
     """Gives a module of tegula a __getattr__ that asks the installed package last."""
     before, name = vars(module).get("__getattr__"), _NAME + module.__name__[len(_real):]
@@ -114,17 +102,15 @@ def _let_fall_back(module):
         return
 
     def find(attribute):
-        error = AttributeError(f"module {module.__name__!r} has no attribute {attribute!r}", name=attribute)
         if before is not None:
             try:
                 return before(attribute)
-            except AttributeError as e:
-                error = e
-        is_current = f"{module.__name__}.".startswith(_real + ".")      # not after use_v2()
-        if is_current and (found := _fallback(name, attribute)):
+            except AttributeError:
+                pass
+        if found := _fallback(name, attribute):
             setattr(module, attribute, found[0])
             return found[0]
-        _raise_missing(error, name, attribute, sys._getframe(1))
+        raise AttributeError(f"module {module.__name__!r} has no attribute {attribute!r}")
 
     find.falls_back = True
     module.__getattr__ = find
@@ -169,9 +155,8 @@ def _make_module(package, name, names):
         if found := _fallback(module.__name__, attribute):
             setattr(module, attribute, found[0])
             return found[0]
-        error = AttributeError(f"{module.__name__}.{attribute} is not in tegula: of this module it has "
-                               f"{names.replace(' ', ', ') or 'nothing'}, not what its kernels are made of")
-        _raise_missing(error, module.__name__, attribute, sys._getframe(1))
+        raise AttributeError(f"{module.__name__}.{attribute} is not in tegula: of this module it has "
+                             f"{names.replace(' ', ', ') or 'nothing'}, not what its kernels are made of; {_hint()}")
 
     module.__getattr__ = missing
     return module
@@ -212,11 +197,11 @@ class _Alias:
             _warn(module.__name__)
             sys.modules[module.__name__] = theirs
             return
-        _let_fall_back(sys.modules[module.__name__])
+        if _installed_spec is not None:
+            _let_fall_back(sys.modules[module.__name__])
         for name in [name for name in sys.modules if name.startswith(real + ".")]:
             # imported already: a second import would replace what the package has under that name
             sys.modules[_NAME + name[len(_real):]] = sys.modules[name]
-            _let_fall_back(sys.modules[name])
         if real == "tegula.torch":
             _add_modules("torch")
         if real == _real + ".modeling":
@@ -228,6 +213,5 @@ if sys.modules.get(_NAME, tegula) is not tegula:
 sys.modules[_NAME] = tegula
 if not any(type(finder) is _Alias for finder in sys.meta_path):
     sys.meta_path.insert(0, _Alias())
-    _let_fall_back(tegula)
     for _package in ("moe", "quant", "engram", "transpose"):      # others come with packages that import torch
         _add_modules(_package)

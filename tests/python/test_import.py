@@ -444,7 +444,7 @@ def test_as_tile_kernels_does_not_replace_the_real_one():
 
 @pytest.mark.parametrize("is_v2", [False, pytest.param(True, marks=has_torch)])
 def test_what_the_drop_in_lacks(is_v2, tmp_path):
-    """Messages have the name that was imported, and say how to get what tegula lacks; tegula's own name gets Python's."""
+    """Messages have the name that was imported, and say how to get what tegula lacks."""
     (tmp_path / "tile_kernels.py").touch()
     real, module = ("tegula.v2", "testing") if is_v2 else ("tegula", "moe")
     out = run(f"""if True:
@@ -462,34 +462,21 @@ def test_what_the_drop_in_lacks(is_v2, tmp_path):
             said("import tile_kernels.attention")
             said("import tile_kernels.attention.deep")
             said("import tile_kernels.{module}.nosuch")
-            said("from tile_kernels.{module} import nosuch")
-            said("from tile_kernels import {module}, nosuch")
-            said("from tile_kernels.engram.engram_hash_kernel import nosuch")
-            said("from tile_kernels.utils import nosuch")
-            said("from {real}.{module} import nosuch")
-            said("import tile_kernels; tile_kernels.{module}.nosuch")
+            said("from tile_kernels.engram import engram_hash_kernel; engram_hash_kernel.nosuch")
             tegula.as_tile_kernels.fall_back()
         assert not hasattr({real}, "nosuch") and not hasattr({real}.{module}, "nosuch")""").splitlines()
     hints = ("tegula.as_tile_kernels.fall_back() takes what tegula lacks from an installed tile_kernels",
              "the installed tile_kernels has none either")
-    lacks = f"module '{real}.{{}}' has no attribute 'nosuch'"
-    for hint, lines in zip(hints, (out[:9], out[9:])):
+    kernel = "tile_kernels.engram.engram_hash_kernel"
+    for hint, lines in zip(hints, (out[:4], out[4:])):
         def not_a_module(name, missing):
             return f"ModuleNotFoundError: No module named 'tile_kernels.{name}': there is no {real}.{missing}; {hint} [tile_kernels.{name}]"
 
-        def not_a_name(name, why):
-            return f"ImportError: cannot import name 'nosuch' from '{name}': {why}; {hint} [{name}]"
-
-        kernel = "tile_kernels.engram.engram_hash_kernel"
-        assert lines[:7] == [
+        assert lines == [
             not_a_module("attention", "attention"), not_a_module("attention", "attention"),
             not_a_module(f"{module}.nosuch", f"{module}.nosuch"),
-            not_a_name(f"tile_kernels.{module}", lacks.format(module)),
-            not_a_name("tile_kernels", f"module '{real}' has no attribute 'nosuch'"),
-            not_a_name(kernel, f"{kernel}.nosuch is not in tegula: of this module it has engram_hash, not what its kernels are made of"),
-            not_a_name("tile_kernels.utils", lacks.format("utils"))], lines
-        assert lines[7].startswith(f"ImportError: cannot import name 'nosuch' from '{real}.{module}' (")
-        assert lines[8] == f"AttributeError: {lacks.format(module)} [nosuch]"
+            f"AttributeError: {kernel}.nosuch is not in tegula: of this module it has engram_hash, not what its kernels are made "
+            f"of; {hint} [nosuch]"]
 
 
 def test_falls_back_to_the_installed_tile_kernels_on_request(tmp_path):
