@@ -6,6 +6,7 @@
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "engram/common/gate_host.h"
+#include "engram/common/short_conv_cpu.h"
 #include "engram/common/short_conv_host.h"
 #include "engram/common/windows_host.h"
 
@@ -13,12 +14,7 @@ typedef gate_conv_args problem;
 
 /* ---- CPU ---- */
 
-/* One of the rows that a token's result is made of: v with its gate and rstd, or a row of the ring, or nothing: both
- * NULL. */
-typedef struct {
-    const uint16_t *v, *ring;
-    float gate, rstd;
-} tap;
+typedef conv_tap tap; /* x: of v */
 
 /* The numbers of the last rows of a stream, each of which several results need. */
 enum { MEMORY = 64 };
@@ -27,8 +23,6 @@ typedef struct {
     float gate[MEMORY], rstd[MEMORY];
 } memory;
 
-static float gated(float v, float gate) { return conv_rounded(gate_result(0, v, gate, 0)); }
-
 static float rstd_of(const problem *p, const uint16_t *v, float gate)
 {
     enum { GROUP = CONV_GROUP * CONV_VECTOR };
@@ -36,7 +30,7 @@ static float rstd_of(const problem *p, const uint16_t *v, float gate)
     for (int64_t first = 0; first < p->hidden; first += GROUP) {
         uint16_t row[GROUP];
         const int64_t count = tgl_min(GROUP, p->hidden - first);
-        for (int64_t i = 0; i < count; i++) row[i] = tgl_bf16_from_f32(gated(tgl_bf16_to_f32(v[first + i]), gate));
+        tgl_gate_results(NULL, v + first, gate, false, count, row);
         total += tgl_conv_sum_of_squares(row, count);
     }
     return conv_rstd(&p->numbers, total);
@@ -66,18 +60,23 @@ static tap tap_at(const problem *p, memory *m, const tgl_request *r, int64_t tok
         made.ring = p->ring + gate_conv_ring_row(p, r->slot, entry, h);
     } else {
         find_numbers(p, m, token, h);
-        made.v = p->v.data + token * p->v.token;
+        made.x = p->v.data + token * p->v.token;
         made.gate = m->gate[token % MEMORY], made.rstd = m->rstd[token % MEMORY];
     }
     return made;
 }
 
-static float value_of(const problem *p, const tap *t, int64_t h, int64_t i)
+static conv_row row_of(const problem *p, int64_t h)
 {
-    if (t->ring) return tgl_bf16_to_f32(t->ring[i]);
-    if (!t->v) return 0;
-    const float norm = conv_norm_weight(&p->numbers, conv_weight_at(&p->norm, h * p->norm.stride + i));
-    return conv_rounded(conv_normed(gated(tgl_bf16_to_f32(t->v[i]), t->gate), t->rstd, norm));
+    return (conv_row){ .numbers = &p->numbers,
+                       .norm = &p->norm,
+                       .conv = &p->conv,
+                       .bias = &p->bias,
+                       .h = h,
+                       .hidden = p->hidden,
+                       .kernel_size = p->kernel_size,
+                       .has_gate = true,
+                       .rounds_each = p->rounds_each };
 }
 
 static void run_row(const problem *p, memory *m, const tgl_request *r, int64_t t, int64_t h)
@@ -85,18 +84,10 @@ static void run_row(const problem *p, memory *m, const tgl_request *r, int64_t t
     tap taps[CONV_MAX_TAPS];
     const int32_t last = p->kernel_size - 1;
     for (int64_t j = 0; j <= last; j++) taps[j] = tap_at(p, m, r, t - (last - j) * p->dilation, h);
-    const uint16_t *x = p->x.data + t * p->x.token + h * p->x.stream;
-    uint16_t *out = p->out.data + t * p->out.token + h * p->out.stream;
-    for (int64_t i = 0; i < p->hidden; i++) {
-        const int64_t channel = h * p->hidden + i;
-        float z = p->bias.data ? conv_weight_at(&p->bias, channel) : 0;
-        for (int64_t j = 0; j <= last; j++)
-            z = fmaf(conv_weight_at(&p->conv, channel * p->kernel_size + j), value_of(p, &taps[j], h, i), z);
-        if (p->rounds_each) z = conv_rounded(z);
-        out[i] = tgl_bf16_from_f32(conv_result(&p->numbers, z, 1.0f / conv_sigmoid_divisor(z),
-                                               gated(tgl_bf16_to_f32(taps[last].v[i]), taps[last].gate),
-                                               p->has_residual, tgl_bf16_to_f32(x[i]), p->rounds_each));
-    }
+    conv_row row = row_of(p, h);
+    row.residual = p->has_residual ? p->x.data + t * p->x.token + h * p->x.stream : NULL;
+    row.out = p->out.data + t * p->out.token + h * p->out.stream;
+    tgl_conv_results(&row, taps);
 }
 
 /* A token that is masked or in no request. */
@@ -136,8 +127,9 @@ static void write_ring(const void *context, const tgl_request *r, int64_t q)
         for (int i = 0; i < MEMORY; i++) m.token[i] = -1;
         for (int64_t i = q < w->ring_size ? 0 : q - w->ring_size; i < q; i++) {
             const tap of = tap_at(p, &m, r, r->place.begin + i, h);
+            const conv_row row = row_of(p, h);
             uint16_t *to = p->ring + gate_conv_ring_row(p, r->slot, (r->start + i) % w->ring_size, h);
-            for (int64_t c = 0; c < p->hidden; c++) to[c] = tgl_bf16_from_f32(value_of(p, &of, h, c));
+            for (int64_t c = 0; c < p->hidden; c++) to[c] = tgl_bf16_from_f32(conv_value_at(&row, &of, c));
         }
     }
 }

@@ -5,7 +5,6 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
-#include "engram/common/gate_cpu.h"
 #include "engram/common/gate_host.h"
 
 typedef gate_fwd_args problem;
@@ -19,13 +18,6 @@ static void put_saved(const problem *p, int64_t row, float dot, float gate_score
     p->gate_score[row] = tgl_one_nan(gate_score);
     p->rstd_x[row] = tgl_one_nan(rstd_x);
     p->rstd_k[row] = tgl_one_nan(rstd_k);
-}
-
-static void plain_results(const uint16_t *x, const uint16_t *v, float gate, bool has_residual, int64_t hidden,
-                          uint16_t *out)
-{
-    for (int64_t i = 0; i < hidden; i++)
-        out[i] = tgl_bf16_from_f32(gate_result(tgl_bf16_to_f32(x[i]), tgl_bf16_to_f32(v[i]), gate, has_residual));
 }
 
 static void run_row(const problem *p, int64_t t, int64_t h)
@@ -44,7 +36,7 @@ static void run_row(const problem *p, int64_t t, int64_t h)
     const float rstd_x = gate_rstd(&p->numbers, s.squares_x), rstd_k = gate_rstd(&p->numbers, s.squares_k);
     const float gate = gate_score_of(&p->numbers, gate_scaled(&p->numbers, s.dot, rstd_x, rstd_k));
     put_saved(p, row, s.dot, gate, rstd_x, rstd_k);
-    if (out) TGL_CHOOSE(plain_results, tgl_gate_results)(x, v, gate, p->has_residual, p->hidden, out);
+    if (out) tgl_gate_results(x, v, gate, p->has_residual, p->hidden, out);
 }
 
 static void run_tokens(const void *context, int64_t begin, int64_t end)

@@ -18,7 +18,7 @@ typedef conv_tap tap;
 
 static tap tap_at(const problem *p, const tgl_request *r, int64_t token, int64_t h)
 {
-    tap made = { NULL, NULL, 0 };
+    tap made = { NULL, NULL, 0, 0 };
     const tgl_windows *w = &p->requests;
     const int64_t before = r->place.begin - token;
     if (before > r->reach || (before <= 0 && w->image_token_mask && w->image_token_mask[token])) return made;
@@ -32,34 +32,16 @@ static tap tap_at(const problem *p, const tgl_request *r, int64_t token, int64_t
     return made;
 }
 
-static float norm_weight_at(const problem *p, int64_t h, int64_t i)
+static conv_row row_of(const problem *p, int64_t h)
 {
-    return conv_norm_weight(&p->numbers, conv_weight_at(&p->norm, h * p->norm.stride + i));
-}
-
-static float value_of(const problem *p, const tap *t, int64_t h, int64_t i)
-{
-    if (t->ring) return tgl_bf16_to_f32(t->ring[i]);
-    if (!t->x) return 0;
-    return conv_rounded(conv_normed(tgl_bf16_to_f32(t->x[i]), t->rstd, norm_weight_at(p, h, i)));
-}
-
-static void plain_results(const problem *p, const tap *taps, int64_t t, int64_t h)
-{
-    const int32_t last = p->kernel_size - 1;
-    const uint16_t *residual =
-        p->residual.data ? p->residual.data + t * p->residual.token + h * p->residual.stream : NULL;
-    uint16_t *out = p->out.data + t * p->out.token + h * p->out.stream;
-    for (int64_t i = 0; i < p->hidden; i++) {
-        const int64_t channel = h * p->hidden + i;
-        float z = p->bias.data ? conv_weight_at(&p->bias, channel) : 0;
-        for (int64_t j = 0; j <= last; j++)
-            z = fmaf(conv_weight_at(&p->conv, channel * p->kernel_size + j), value_of(p, &taps[j], h, i), z);
-        if (p->rounds_each) z = conv_rounded(z);
-        out[i] = tgl_bf16_from_f32(conv_result(&p->numbers, z, 1.0f / conv_sigmoid_divisor(z),
-                                               tgl_bf16_to_f32(taps[last].x[i]), residual != NULL,
-                                               residual ? tgl_bf16_to_f32(residual[i]) : 0, p->rounds_each));
-    }
+    return (conv_row){ .numbers = &p->numbers,
+                       .norm = &p->norm,
+                       .conv = &p->conv,
+                       .bias = &p->bias,
+                       .h = h,
+                       .hidden = p->hidden,
+                       .kernel_size = p->kernel_size,
+                       .rounds_each = p->rounds_each };
 }
 
 static void run_row(const problem *p, const tgl_request *r, int64_t t, int64_t h)
@@ -68,7 +50,10 @@ static void run_row(const problem *p, const tgl_request *r, int64_t t, int64_t h
     const int32_t last = p->kernel_size - 1;
     for (int64_t j = 0; j <= last; j++) taps[j] = tap_at(p, r, t - (last - j) * p->dilation, h);
     if (p->rstd) p->rstd[t * p->num_streams + h] = tgl_one_nan(taps[last].rstd);
-    TGL_CHOOSE(plain_results, tgl_conv_results)(p, taps, t, h);
+    conv_row row = row_of(p, h);
+    row.residual = p->residual.data ? p->residual.data + t * p->residual.token + h * p->residual.stream : NULL;
+    row.out = p->out.data + t * p->out.token + h * p->out.stream;
+    tgl_conv_results(&row, taps);
 }
 
 /* A token that is masked or in no request. */
@@ -106,8 +91,9 @@ static void write_ring(const void *context, const tgl_request *r, int64_t q)
     for (int64_t i = q < w->ring_size ? 0 : q - w->ring_size; i < q; i++)
         for (int64_t h = 0; h < p->num_streams; h++) {
             const tap of = tap_at(p, r, r->place.begin + i, h);
+            const conv_row row = row_of(p, h);
             uint16_t *to = p->ring + conv_ring_row(p, r->slot, (r->start + i) % w->ring_size, h);
-            for (int64_t c = 0; c < p->hidden; c++) to[c] = tgl_bf16_from_f32(value_of(p, &of, h, c));
+            for (int64_t c = 0; c < p->hidden; c++) to[c] = tgl_bf16_from_f32(conv_value_at(&row, &of, c));
         }
 }
 

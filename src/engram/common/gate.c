@@ -84,3 +84,17 @@ gate_sums tgl_gate_sums(const gate_weights *weights, int64_t hidden, int64_t h, 
 {
     return TGL_CHOOSE(plain_sums, tgl_gate_fast_sums)(weights, hidden, h, x, k);
 }
+
+static void plain_results(const uint16_t *x, const uint16_t *v, float gate, bool has_residual, int64_t hidden,
+                          uint16_t *out)
+{
+    for (int64_t i = 0; i < hidden; i++)
+        out[i] = tgl_bf16_from_f32(gate_result(has_residual ? tgl_bf16_to_f32(x[i]) : 0, tgl_bf16_to_f32(v[i]), gate,
+                                               has_residual));
+}
+
+void tgl_gate_results(const uint16_t *x, const uint16_t *v, float gate, bool has_residual, int64_t hidden,
+                      uint16_t *out)
+{
+    TGL_CHOOSE(plain_results, tgl_gate_fast_results)(x, v, gate, has_residual, hidden, out);
+}

@@ -13,8 +13,8 @@
 
 TGL_DECLARE_FAST(gate_sums, tgl_gate_fast_sums, const gate_weights *w, int64_t hidden, int64_t h, const uint16_t *x,
                  const uint16_t *k);
-TGL_DECLARE_FAST(void, tgl_gate_results, const uint16_t *x, const uint16_t *v, float gate, bool has_residual,
-                 int64_t hidden, uint16_t *out); /* out may be x */
+TGL_DECLARE_FAST(void, tgl_gate_fast_results, const uint16_t *x, const uint16_t *v, float gate, bool has_residual,
+                 int64_t hidden, uint16_t *out);
 
 /* ---- gate_bwd: row t, h; of grad_v, token t ---- */
 

@@ -106,8 +106,8 @@ gate_sums TGL_FAST(tgl_gate_fast_sums)(const gate_weights *weights, int64_t hidd
     return total;
 }
 
-void TGL_FAST(tgl_gate_results)(const uint16_t *x, const uint16_t *v, float gate, bool has_residual, int64_t hidden,
-                                uint16_t *out)
+void TGL_FAST(tgl_gate_fast_results)(const uint16_t *x, const uint16_t *v, float gate, bool has_residual,
+                                     int64_t hidden, uint16_t *out)
 {
     for (int64_t first = 0; first < hidden; first += PIECE) {
         const int64_t count = tgl_min(PIECE, hidden - first);

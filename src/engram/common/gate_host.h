@@ -27,6 +27,10 @@ gate_numbers tgl_gate_numbers(int64_t hidden, const tgl_engram_gate_params *para
 typedef struct { float squares_x, squares_k, dot; } gate_sums;
 gate_sums tgl_gate_sums(const gate_weights *weights, int64_t hidden, int64_t h, const uint16_t *x, const uint16_t *k);
 
+/* The results of a row, rounded; out may be x, which may be NULL without residual. */
+void tgl_gate_results(const uint16_t *x, const uint16_t *v, float gate, bool has_residual, int64_t hidden,
+                      uint16_t *out);
+
 /* Are all rows whole vectors at aligned addresses? */
 bool tgl_gate_has_vectors(gate_in rows);
 static inline bool tgl_gate_out_has_vectors(gate_out r)

@@ -29,8 +29,17 @@ static void load_weights(const conv_weights *w, int64_t first, int64_t step, int
     else load_steps(w, first, step, count, to);
 }
 
-/* What a tap gives to columns first .. first + count - 1. */
-static void load_values(const conv_tap *tap, const float *restrict norm, int64_t first, int64_t count,
+/* The input of a tap, columns first .. first + count - 1. */
+static void load_inputs(const conv_tap *tap, bool has_gate, int64_t first, int64_t count, float *restrict to)
+{
+    widen(tap->x + first, count, to);
+    const float gate = tap->gate;
+    if (has_gate)
+        for (int64_t i = 0; i < count; i++) to[i] = conv_rounded(gate_result(0, to[i], gate, 0));
+}
+
+/* What a tap gives to them. */
+static void load_values(const conv_tap *tap, bool has_gate, const float *restrict norm, int64_t first, int64_t count,
                         float *restrict to)
 {
     if (tap->ring) {
@@ -41,9 +50,9 @@ static void load_values(const conv_tap *tap, const float *restrict norm, int64_t
         for (int64_t i = 0; i < count; i++) to[i] = 0;
         return;
     }
+    load_inputs(tap, has_gate, first, count, to);
     const float rstd = tap->rstd;
-    for (int64_t i = 0; i < count; i++)
-        to[i] = conv_rounded(conv_normed(tgl_bf16_to_f32(tap->x[first + i]), rstd, norm[i]));
+    for (int64_t i = 0; i < count; i++) to[i] = conv_rounded(conv_normed(to[i], rstd, norm[i]));
 }
 
 static void activate(float *z, int64_t count)
@@ -51,34 +60,33 @@ static void activate(float *z, int64_t count)
     for (int64_t i = 0; i < count; i++) z[i] = conv_bounded(z[i]) * (1.0f / conv_sigmoid_divisor(z[i]));
 }
 
-void TGL_FAST(tgl_conv_results)(const short_conv_args *p, const conv_tap *taps, int64_t t, int64_t h)
+void TGL_FAST(tgl_conv_fast_results)(const conv_row *r, const conv_tap *taps)
 {
-    const int64_t last = p->kernel_size - 1;
-    const uint16_t *residual =
-        p->residual.data ? p->residual.data + t * p->residual.token + h * p->residual.stream : NULL;
-    uint16_t *out = p->out.data + t * p->out.token + h * p->out.stream;
-    for (int64_t first = 0; first < p->hidden; first += PIECE) {
-        const int64_t count = tgl_min(PIECE, p->hidden - first), channel = h * p->hidden + first;
+    const int64_t last = r->kernel_size - 1;
+    for (int64_t first = 0; first < r->hidden; first += PIECE) {
+        const int64_t count = tgl_min(PIECE, r->hidden - first), channel = r->h * r->hidden + first;
         float z[PIECE], norm[PIECE], values[PIECE], w[PIECE];
-        load_weights(&p->norm, h * p->norm.stride + first, 1, count, norm);
-        if (p->numbers.is_zero_centered)
+        load_weights(r->norm, r->h * r->norm->stride + first, 1, count, norm);
+        if (r->numbers->is_zero_centered)
             for (int64_t i = 0; i < count; i++) norm[i] = 1.0f + norm[i];
-        if (p->bias.data) load_weights(&p->bias, channel, 1, count, z);
+        if (r->bias->data) load_weights(r->bias, channel, 1, count, z);
         else
             for (int64_t i = 0; i < count; i++) z[i] = 0;
         for (int64_t j = 0; j <= last; j++) {
-            load_values(&taps[j], norm, first, count, values);
-            load_weights(&p->conv, channel * p->kernel_size + j, p->kernel_size, count, w);
+            load_values(&taps[j], r->has_gate, norm, first, count, values);
+            load_weights(r->conv, channel * r->kernel_size + j, r->kernel_size, count, w);
             for (int64_t i = 0; i < count; i++) z[i] = fmaf(w[i], values[i], z[i]);
         }
-        if (p->rounds_each) round_all(z, count);
-        if (p->numbers.has_activation) activate(z, count);
-        if (p->rounds_each) round_all(z, count);
-        if (p->numbers.adds_input)
-            for (int64_t i = 0; i < count; i++) z[i] += tgl_bf16_to_f32(taps[last].x[first + i]);
-        if (p->rounds_each) round_all(z, count);
-        if (residual)
-            for (int64_t i = 0; i < count; i++) z[i] += tgl_bf16_to_f32(residual[first + i]);
-        for (int64_t i = 0; i < count; i++) out[first + i] = tgl_bf16_from_f32(z[i]);
+        if (r->rounds_each) round_all(z, count);
+        if (r->numbers->has_activation) activate(z, count);
+        if (r->rounds_each) round_all(z, count);
+        if (r->numbers->adds_input) {
+            load_inputs(&taps[last], r->has_gate, first, count, values);
+            for (int64_t i = 0; i < count; i++) z[i] += values[i];
+        }
+        if (r->rounds_each) round_all(z, count);
+        if (r->residual)
+            for (int64_t i = 0; i < count; i++) z[i] += tgl_bf16_to_f32(r->residual[first + i]);
+        for (int64_t i = 0; i < count; i++) r->out[first + i] = tgl_bf16_from_f32(z[i]);
     }
 }
