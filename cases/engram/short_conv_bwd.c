@@ -204,6 +204,7 @@ const case_op short_conv_bwd_cases = {
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,14 num_streams=1,2 hidden=1,7,8,9,100,264 num_partials=1,3",
         "num_tokens=12 num_streams=0,1,3 hidden=24 kernel_size=1,2,3,4,8 dilation=0,1,5 requests=4 num_partials=2",
+        "num_tokens=30 num_streams=1 hidden=9 kernel_size=9 dilation=1 num_partials=1",
         "num_tokens=9 num_streams=2 hidden=41,40 activation=0,1 add_input=0,1 mask=none,no,all,some num_partials=2",
         "num_tokens=5 num_streams=2 hidden=40 norm=bf16,f32 conv=bf16,f32 bias=none,bf16,f32 zero_centered=0,1 "
         "num_partials=1",

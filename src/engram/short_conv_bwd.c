@@ -8,18 +8,14 @@
 #include "engram/common/gate_host.h"
 #include "engram/common/short_conv_host.h"
 #include "engram/common/windows_host.h"
+#include "engram/short_conv_bwd_cpu.h"
 
 typedef short_conv_bwd_args problem;
 
 /* ---- CPU ---- */
 
-typedef struct { int64_t begin, end; } chunk; /* the tokens of a request */
+typedef conv_chunk chunk;
 
-static bool is_masked(const problem *p, int64_t t)
-{
-    return p->requests.image_token_mask && p->requests.image_token_mask[t];
-}
-static bool is_part(const problem *p, chunk of, int64_t t) { return t >= of.begin && t < of.end && !is_masked(p, t); }
 static float at(gate_in rows, int64_t t, int64_t h, int64_t i)
 {
     return tgl_bf16_to_f32(rows.data[t * rows.token + h * rows.stream + i]);
@@ -45,7 +41,7 @@ static float grad_z_at(const problem *p, chunk of, int64_t t, int64_t h, int64_t
     float z = p->bias.data ? conv_weight_at(&p->bias, h * p->hidden + i) : 0;
     for (int64_t j = 0; j < p->kernel_size; j++) {
         const int64_t from = t - lag_of(p, j);
-        z = fmaf(tap_at(p, h, i, j), is_part(p, of, from) ? normed_at(p, from, h, i) : 0, z);
+        z = fmaf(tap_at(p, h, i, j), conv_is_part(p, of, from) ? normed_at(p, from, h, i) : 0, z);
     }
     return conv_grad_z(&p->numbers, at(p->grad_out, t, h, i), z, 1.0f / conv_sigmoid_divisor(z));
 }
@@ -61,7 +57,7 @@ static void add_to_partials(const problem *p, int64_t partial, chunk of, int64_t
     for (int64_t j = 0; p->grad_conv && j < p->kernel_size; j++) {
         const int64_t from = t - lag_of(p, j);
         float *sum = &p->grad_conv[channel * p->kernel_size + j];
-        if (is_part(p, of, from)) *sum = fmaf(grad_z, normed_at(p, from, h, i), *sum);
+        if (conv_is_part(p, of, from)) *sum = fmaf(grad_z, normed_at(p, from, h, i), *sum);
     }
 }
 
@@ -71,7 +67,7 @@ static float grad_at(const problem *p, chunk of, int64_t t, int64_t h, int64_t i
     float grad = 0;
     for (int64_t j = 0; j < p->kernel_size; j++) {
         const int64_t to = t + lag_of(p, j);
-        if (is_part(p, of, to)) grad = fmaf(tap_at(p, h, i, j), grad_z_at(p, of, to, h, i), grad);
+        if (conv_is_part(p, of, to)) grad = fmaf(tap_at(p, h, i, j), grad_z_at(p, of, to, h, i), grad);
     }
     return grad;
 }
@@ -96,7 +92,7 @@ static float run_group(const problem *p, int64_t partial, chunk of, int64_t t, i
     return tree(vector);
 }
 
-static void run_row(const problem *p, int64_t partial, chunk of, int64_t t, int64_t h)
+static void plain_row(const problem *p, int64_t partial, chunk of, int64_t t, int64_t h)
 {
     const float rstd = p->rstd[t * p->num_streams + h];
     const int64_t group_columns = CONV_GROUP * CONV_BWD_VECTOR;
@@ -113,6 +109,12 @@ static void run_row(const problem *p, int64_t partial, chunk of, int64_t t, int6
         p->grad_x.data[t * p->grad_x.token + h * p->grad_x.stream + i] =
             tgl_bf16_from_f32(conv_grad_x(&p->numbers, at(p->x, t, h, i), rstd, slope,
                                           norm_at(p, h, i) * grad_at(p, of, t, h, i), at(p->grad_out, t, h, i)));
+}
+
+static void run_row(const problem *p, int64_t partial, chunk of, int64_t t, int64_t h)
+{
+    if (p->kernel_size > CONV_FAST_TAPS) plain_row(p, partial, of, t, h);
+    else TGL_CHOOSE(plain_row, tgl_conv_gradients)(p, partial, of, t, h);
 }
 
 /* Begins or ends a partial of a tensor with `of_channel` numbers per channel. */
@@ -134,8 +136,8 @@ static void run_tokens(const problem *p, int64_t partial, tgl_span span, int64_t
     const tgl_windows *w = &p->requests;
     for (int64_t t = begin; t < end; t += p->dilation) {
         while (t >= span.end) span = tgl_next_span(w, span);
-        const bool is_alive = tgl_is_request(w, &span) && !is_masked(p, t);
         const chunk of = { span.place.begin, span.end };
+        const bool is_alive = tgl_is_request(w, &span) && conv_is_part(p, of, t);
         for (int64_t h = 0; h < p->num_streams; h++) {
             if (is_alive) run_row(p, partial, of, t, h);
             for (int64_t i = 0; !is_alive && p->grad_x.data && i < p->hidden; i++)
