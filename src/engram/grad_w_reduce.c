@@ -5,15 +5,15 @@
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
+#include "engram/grad_w_reduce_cpu.h"
 #include "tegula/engram.h"
 
 typedef grad_w_reduce_args problem;
 
 /* ---- CPU ---- */
 
-static void run_columns(const void *context, int64_t begin, int64_t end)
+static void plain_columns(const problem *p, int64_t begin, int64_t end)
 {
-    const problem *p = context;
     const int64_t size = p->num_streams * p->hidden;
     for (int64_t n = begin; n < end; n++) {
         const int64_t h = n / p->hidden, i = n % p->hidden;
@@ -24,6 +24,11 @@ static void run_columns(const void *context, int64_t begin, int64_t end)
         p->grad_weight_hidden[n] = grad_w_added(p->grad_weight_hidden[n], sum, embed);
         p->grad_weight_embed[n] = grad_w_added(p->grad_weight_embed[n], sum, hidden);
     }
+}
+
+static void run_columns(const void *context, int64_t begin, int64_t end)
+{
+    TGL_CHOOSE(plain_columns, tgl_grad_w_columns)(context, begin, end);
 }
 
 static tgl_status cpu(const void *context)
