@@ -153,7 +153,7 @@ TGL_API tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *tabl
  * number; the rest of grad_rows is not written. grad_table[r] += sum; rows that do not occur are not touched.
  * The order of a sum is defined: a row's occurrences, by t * num_columns + c, are cut into chunks of 32; each chunk is
  * summed in order from 0, then the chunks' sums are, all in f32. Every NaN has the same bits. Exact: CPU and CUDA agree bit for
- * bit. num_tokens * num_columns < 2^31, dim < 2^30. On the CPU no workspace is used and 24 bytes per index are
+ * bit. num_tokens * num_columns < 2^31, dim < 2^30. On the CPU no workspace is used and 40 bytes per index are
  * allocated. Since 0.1. */
 TGL_API tgl_status tgl_engram_lookup_bwd(const DLTensor *grad_out, const DLTensor *indices, DLTensor *grad_table,
                                          DLTensor *unique_rows, DLTensor *grad_rows, DLTensor *num_unique,

@@ -9,32 +9,17 @@
 #include "core/threads.h"
 #include "cuda/op.h"
 #include "engram/common/lookup_params.h"
+#include "engram/lookup_bwd_cpu.h"
 
 typedef lookup_bwd_args problem;
 
 /* ---- CPU ---- */
 
-typedef struct {
-    uint64_t row;
-    int64_t position;
-} occurrence;
-typedef struct {
-    const problem *p;
-    const occurrence *sorted;
-    const int64_t *begin; /* of each row, and of what is not owned */
-} rows_of_gradients;
-
-static int compare(const void *left, const void *right)
-{
-    const occurrence *a = left, *b = right;
-    if (a->row != b->row) return a->row < b->row ? -1 : 1;
-    return (a->position > b->position) - (a->position < b->position);
-}
+typedef lookup_occurrence occurrence;
 
 static float gradient_at(const problem *p, int64_t position, int64_t i, bool is_bf16)
 {
-    const int64_t at =
-        position / p->num_columns * p->grad_token_stride + position % p->num_columns * p->grad_column_stride + i;
+    const int64_t at = lookup_gradient_of(p, position) + i;
     return is_bf16 ? tgl_bf16_to_f32(((const uint16_t *)p->grad_out)[at]) : ((const float *)p->grad_out)[at];
 }
 
@@ -51,9 +36,8 @@ static float total_of(const problem *p, const occurrence *first, int64_t count, 
     return total;
 }
 
-static void sum_rows(const void *context, int64_t begin, int64_t end, bool is_bf16)
+static void plain_sums(const lookup_rows *r, int64_t begin, int64_t end, bool is_bf16)
 {
-    const rows_of_gradients *r = context;
     const problem *p = r->p;
     for (int64_t u = begin; u < end; u++) {
         const occurrence *first = r->sorted + r->begin[u];
@@ -66,8 +50,31 @@ static void sum_rows(const void *context, int64_t begin, int64_t end, bool is_bf
         }
     }
 }
-static void sum_rows_bf16(const void *context, int64_t begin, int64_t end) { sum_rows(context, begin, end, true); }
-static void sum_rows_f32(const void *context, int64_t begin, int64_t end) { sum_rows(context, begin, end, false); }
+static void sum_bf16(const void *context, int64_t begin, int64_t end)
+{
+    TGL_CHOOSE(plain_sums, tgl_lookup_sums)(context, begin, end, true);
+}
+static void sum_f32(const void *context, int64_t begin, int64_t end)
+{
+    TGL_CHOOSE(plain_sums, tgl_lookup_sums)(context, begin, end, false);
+}
+
+/* Orders occurrences by row, and, as they are, by position: digit by digit, the lowest first. Returns `from` or `to`. */
+static occurrence *sort(occurrence *from, occurrence *to, int64_t n)
+{
+    enum { DIGIT_BITS = 8, DIGITS = 1 << DIGIT_BITS };
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < n; i++) bits |= from[i].row;
+    for (int shift = 0; shift < 64 && bits >> shift; shift += DIGIT_BITS) {
+        int64_t place[DIGITS + 1] = { 0 };
+        for (int64_t i = 0; i < n; i++) place[(from[i].row >> shift) % DIGITS + 1]++;
+        for (int d = 0; d < DIGITS; d++) place[d + 1] += place[d];
+        for (int64_t i = 0; i < n; i++) to[place[(from[i].row >> shift) % DIGITS]++] = from[i];
+        occurrence *const sorted = to;
+        to = from, from = sorted;
+    }
+    return from;
+}
 
 static void put_unique(const problem *p, int64_t u, int64_t row)
 {
@@ -77,15 +84,15 @@ static void put_unique(const problem *p, int64_t u, int64_t row)
 static tgl_status run_on_cpu(const problem *p, bool is_bf16)
 {
     const int64_t n = p->num_tokens * p->num_columns;
-    occurrence *sorted = malloc((size_t)(n + 1) * sizeof *sorted);
+    occurrence *all = malloc((size_t)(2 * n + 1) * sizeof *all);
     int64_t *begin = malloc((size_t)(n + 1) * sizeof *begin), num_unique = 0, num_owned = 0;
-    if (!sorted || !begin) {
-        free(sorted), free(begin);
+    if (!all || !begin) {
+        free(all), free(begin);
         return tgl_fail(TGL_ERR_MEMORY, "no host memory for %lld indices", (long long)n);
     }
     for (int64_t i = 0; i < n; i++)
-        sorted[i] = (occurrence){ lookup_bwd_row(p, i / p->num_columns, i % p->num_columns), i };
-    qsort(sorted, (size_t)n, sizeof *sorted, compare);
+        all[i] = (occurrence){ lookup_bwd_row(p, i / p->num_columns, i % p->num_columns), i };
+    const occurrence *const sorted = sort(all, all + n, n);
     for (; num_owned < n && sorted[num_owned].row < p->num_rows; num_owned++) {
         if (num_owned > 0 && sorted[num_owned - 1].row == sorted[num_owned].row) continue;
         put_unique(p, num_unique, p->row_begin + (int64_t)sorted[num_owned].row);
@@ -95,9 +102,9 @@ static tgl_status run_on_cpu(const problem *p, bool is_bf16)
     for (int64_t u = num_unique; u < n; u++) put_unique(p, u, -1);
     if (p->num_unique) *p->num_unique = (int32_t)num_unique;
     const int64_t row_bytes = num_unique ? tgl_saturating_product(8 * p->dim, num_owned / num_unique + 1) : 0;
-    const tgl_status status = tgl_parallel_rows(num_unique, row_bytes, is_bf16 ? sum_rows_bf16 : sum_rows_f32,
-                                                &(rows_of_gradients){ p, sorted, begin });
-    free(sorted), free(begin);
+    const tgl_status status =
+        tgl_parallel_rows(num_unique, row_bytes, is_bf16 ? sum_bf16 : sum_f32, &(lookup_rows){ p, sorted, begin });
+    free(all), free(begin);
     return status;
 }
 static tgl_status cpu_bf16(const void *context) { return run_on_cpu(context, true); }

@@ -79,7 +79,8 @@ TEST(moe) /* those with fast loops */
 TEST(engram)
 {
     compare_ops((const char *const[]){ "engram_gate_fwd", "engram_gate_bwd", "engram_short_conv_fwd",
-                                       "engram_gate_conv_fwd", "engram_short_conv_bwd", "engram_grad_w_reduce", NULL });
+                                       "engram_gate_conv_fwd", "engram_short_conv_bwd", "engram_grad_w_reduce",
+                                       "engram_lookup_bwd", NULL });
 }
 
 TEST(quant)
