@@ -171,6 +171,8 @@ const case_op short_conv_fwd_cases = {
     "drafts=2 keep_ring=0",
     setup, run, oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
+        /* tiles that begin a few tokens behind the first of a request */
+        "num_tokens=300 num_streams=1 hidden=8 requests=60 past=ring start=large batch_dtype=i64 drafts=40",
         "num_tokens=0,1,14 num_streams=1,2 hidden=1,7,8,9,100,264 save=0,1",
         "num_tokens=12 num_streams=0,1,3 hidden=24 kernel_size=1,2,3,4,8 dilation=0,1,5 requests=4",
         "num_tokens=9 num_streams=2 hidden=40,41 residual=none,given,same activation=0,1 add_input=0,1 round_each=0,1 "
