@@ -311,8 +311,8 @@ TGL_API tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *
  *   grad_conv_partial  out  f32    [num_partials, num_streams * hidden, kernel_size] likewise, of conv_weight
  *   grad_bias_partial  out  f32    [num_partials, num_streams * hidden]              likewise, of bias
  * Each output may be NULL: not wanted. Of batch only cu_seqlens matters, of params neither eps nor those of the ring:
- * what came before a chunk counts as 0. With go = grad_out, z and a as in the forward, where a is not rounded for this
- * purpose, and g the gradient of a:
+ * what came before a chunk counts as 0. With go = grad_out, z and the rounded a of the forward (for a gradient rounding
+ * counts as the identity), and g the gradient of a:
  *   gz = go * sigmoid(z) * (1 + z * (1 - sigmoid(z)));  g[t] = sum over taps of conv_weight[j] * gz[t + lag of j];
  *   grad_x = rstd * (norm_weight * g - x * rstd^2 / hidden * sum of norm_weight * g * x) [+ go if add_input];
  *   grad_norm_partial[p] = sum of g * x * rstd, grad_conv_partial[p][j] = sum of gz[t] * a[t - lag of j],
