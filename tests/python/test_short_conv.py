@@ -63,6 +63,19 @@ def test_round_each(device):        # equal to torch but for sigmoid's last bit
     assert (out != engram.short_conv(*args)[0]).float().mean() > 0.1
 
 
+def test_example_without_rounding(device):      # by hand; the op rounds what it convolves, and its result
+    x = torch.tensor([[[3., 4.]], [[1, -1]], [[0, 2]], [[-2, 2]]], device=device)
+    norm, taps = torch.tensor([[1., 2.]], device=device), torch.tensor([[0.5, 1], [-1, 0.25]], device=device)
+    want = torch.tensor([[[0.594189, 0.360775]], [[0.731054, -0.188770]], [[0, 0.473591]], [[-0.207215, -0.258149]]],
+                        device=device)
+    rstd = torch.tensor([[0.2828426], [0.9999950], [0.7071050], [0.4999994]], device=device)
+    seen = reference.short_conv_ref(x.double(), norm, taps)
+    torch.testing.assert_close(seen, (want.double(), rstd), rtol=0, atol=6e-7)
+    seen = engram.short_conv(x.bfloat16(), norm, taps)
+    torch.testing.assert_close(seen[0].float(), want, rtol=2**-8, atol=2**-9)
+    torch.testing.assert_close(seen[1], rstd, rtol=0, atol=6e-8)
+
+
 @pytest.mark.parametrize("cuts", [(0, 7, 30), (0, 1, 2, 3, 4, 30), (0, 15, 16, 30)])
 def test_chunks(cuts, device):      # by past states and by a ring: the bits of the uncut call
     torch.manual_seed(2)
