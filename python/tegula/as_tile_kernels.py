@@ -135,7 +135,9 @@ _MODULES = {            # package: {module that only TileKernels has: names in i
         "common": "unpack_from_e2m1fn_x2"},
     "engram": {
         "engram_fused_weight_kernel": "fused_weight", "engram_gate_kernel": "engram_gate_bwd engram_gate_fwd",
-        "engram_grad_w_reduce_kernel": "grad_w_reduce", "engram_hash_kernel": "engram_hash"},
+        "engram_grad_w_reduce_kernel": "grad_w_reduce", "engram_hash_kernel": "engram_hash",
+        "engram_sinkhorn_kernel": "engram_sinkhorn_finalize engram_sinkhorn_momentum_update engram_sinkhorn_step "
+                                  "engram_sinkhorn_step_reduce"},
     "modeling.engram": {"engram_gate": "EngramGateFn engram_gate"},
     "transpose": {"batched_transpose_kernel": "batched_transpose transpose"},
     "torch": {

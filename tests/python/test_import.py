@@ -395,6 +395,8 @@ def test_v2_as_tile_kernels(last_first):
         assert before is tegula.torch.engram.engram_sinkhorn_step_ref is not after
         assert quant is tegula.quant        # of 1.0: it is not in tegula.v2
         from tile_kernels.engram.engram_gate_kernel import engram_gate_fwd
+        from tile_kernels.engram.engram_sinkhorn_kernel import engram_sinkhorn_finalize, engram_sinkhorn_step_reduce
+        assert engram_sinkhorn_finalize is tegula.v2.engram.engram_sinkhorn_finalize
         from tile_kernels.modeling.engram.engram_gate import engram_gate
         assert engram_gate_fwd is tegula.v2.engram.engram_gate_fwd and engram_gate is tegula.v2.modeling.engram.engram_gate
         for name in "quant", "quant.per_token_cast_kernel", "moe.topk_gate_kernel", "nonsense":
