@@ -47,21 +47,34 @@ THUNK(engram_hash)
 
 /* ---- rows ---- */
 
-CHECK(engram_lookup)
+static bool is_one_factor(const DLTensor *sf) { return sf && sf->dtype.code == TGL_DL_FLOAT; }
+static bool has_factors(const DLTensor *sf)
 {
-    const DLTensor *sf = a->table_sf;
     if (!sf || sf->dtype.code != TGL_DL_FLOAT || (sf->shape[0] == 1 && sf->shape[1] == 1)) return true;
     PyErr_Format(PyExc_ValueError, "table_sf: shape is [%lld, %lld], want [1] (f32 is one factor for the table)",
                  (long long)sf->shape[0], (long long)sf->shape[1]);
     return false;
 }
+static DLTensor as_vector(const DLTensor *sf) /* one factor comes as a matrix of one element */
+{
+    DLTensor made = *sf;
+    made.ndim = 1;
+    return made;
+}
+#define LOOKUP_FACTORS (is_one_factor(a->table_sf) ? (DLTensor[]){ as_vector(a->table_sf) } : a->table_sf)
+
+CHECK(engram_lookup) { return has_factors(a->table_sf); }
 THUNK(engram_lookup)
 {
     const tgl_engram_lookup_params params = { .row_begin = a->row_begin, .num_sms = a->num_sms };
-    DLTensor one; /* factor: comes as a matrix of one element */
-    const bool is_one = a->table_sf && a->table_sf->dtype.code == TGL_DL_FLOAT;
-    if (is_one) one = *a->table_sf, one.ndim = 1;
-    return tgl_engram_lookup(a->table, is_one ? &one : a->table_sf, a->indices, a->out, a->out_sf, &params, a->stream);
+    return tgl_engram_lookup(a->table, LOOKUP_FACTORS, a->indices, a->out, a->out_sf, &params, a->stream);
+}
+
+CHECK(engram_lookup_all) { return has_factors(a->table_sf); }
+THUNK(engram_lookup_all)
+{
+    const tgl_engram_lookup_params params = { .num_sms = a->num_sms };
+    return tgl_engram_lookup(a->table, LOOKUP_FACTORS, NULL, a->out, a->out_sf, &params, a->stream);
 }
 
 THUNK(engram_lookup_staged)
@@ -338,6 +351,11 @@ static op_row rows[] = {
       .is_wrapped = true,
       .check = check_engram_lookup,
       .call = call_engram_lookup },
+    { .text = "engram_lookup_all(table[R, D], table_sf[Q, G]? host, fmt: {bf16|e4m3|f16|f32} = bf16, "
+              "num_sms: int = 0, out_sf[U, W]?!) -> out: fmt[R, 1, D]",
+      .is_wrapped = true,
+      .check = check_engram_lookup_all,
+      .call = call_engram_lookup_all },
     { .text = "engram_lookup_staged(indices[T, C], table[R, D] host, table_sf[Q, G] host, staging[S]! host, "
               "row_begin: int = 0) -> out: u8[T, C, D + D / 32]",
       .is_wrapped = true,

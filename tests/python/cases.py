@@ -45,6 +45,8 @@ def engram_cases(device):
     yield "engram_lookup", table.half(), rows.int(), {"row_begin": 2}
     yield "engram_lookup", codes, rows, table[0, :1]
     yield "engram_lookup", codes, rows, sf, {"num_sms": 2}
+    yield "engram_lookup", table, None, None, {"dtype": torch.bfloat16}
+    yield "engram_lookup", codes, None, sf
     yield "engram_lookup", codes, rows, sf, {"packed": True}
     yield "engram_lookup", codes, rows, sf, {"dtype": torch.float8_e4m3fn,
                                              "out_sf": torch.zeros(2, 6, dtype=torch.int32, device=device).t()}

@@ -343,6 +343,23 @@ def test_lookup_out(device):
     assert torch.equal(words.contiguous().view(torch.uint8), factors)
 
 
+@pytest.mark.parametrize("dtype, factors, options", [row for row in TABLES if "packed" not in row[2]])
+def test_lookup_of_all_rows(dtype, factors, options, device):
+    """Without indices, as of packed rows, which are a table of codes beside its factors."""
+    table, sf = a_table(dtype, factors, device)
+    every = torch.arange(len(table), device=device)[:, None]
+    made = engram.engram_lookup(table, None, sf, **options)
+    same_bits(made, engram.engram_lookup(table, every, sf, **options))
+    out = torch.zeros(len(table), 1, 2 * 96, dtype=made.dtype, device=device)[..., 96:]
+    assert engram.engram_lookup(table, None, sf, **options, out=out) is out
+    same_bits(out, made)
+    if factors == "groups":
+        rows = torch.randint(-20, 80, (33, 5), device=device)
+        packed = engram.engram_lookup(table, rows, sf, packed=True).view(-1, 99)
+        made = engram.engram_lookup(packed[:, :96].view(dtype), None, packed[:, 96:], num_sms=2)
+        same_bits(made.view(33, 5, 96), engram.engram_lookup(table, rows, sf))
+
+
 def test_lookup_in_pinned_memory(device):
     if device == "cpu":
         pytest.skip("there is no other memory")
@@ -368,9 +385,16 @@ def test_lookup_refuses(device):
                            r"table_sf: shape is \[50, 1\], want \[1\]"),
                           (lambda: engram.engram_lookup(table, rows, torch.empty(0, device=device)),
                            r"table_sf: shape is \[1, 0\], want \[1\]"),
-                          (lambda: engram.engram_lookup(table, rows, sf, row_begin=-1), "row_begin: is -1, want >= 0")):
+                          (lambda: engram.engram_lookup(table, rows, sf, row_begin=-1), "row_begin: is -1, want >= 0"),
+                          (lambda: engram.engram_lookup(table, None, sf, packed=True), "indices: is None, .* with packed"),
+                          (lambda: engram.engram_lookup(table, None, sf, row_begin=3), "indices: .* with row_begin"),
+                          (lambda: engram.engram_lookup(table, None, torch.full((50, 1), 0.5, device=device)),
+                           r"table_sf: shape is \[50, 1\], want \[1\]")):
         with pytest.raises(ValueError, match=message):
             call()
+    for no_table in (None, [[1.0]]):
+        with pytest.raises(TypeError, match="table: is a <class '.*'>, want a tensor"):
+            engram.engram_lookup(no_table, rows)
 
 
 def test_one_factor(device):
@@ -452,6 +476,14 @@ def test_lookup_layer(dtype, device):
     assert_equal(ours.main_grad, 1 + plain.grad.float())
     with pytest.raises(TypeError, match="table: dtype is torch.float16, want bfloat16 or float32"):
         modeling.lookup(table.half(), rows)
+
+
+def test_lookup_layer_of_one_index(device):
+    table = torch.randn(30, 16, device=device, requires_grad=True)
+    made = modeling.lookup(table, torch.tensor(5, device=device), 3)
+    assert_equal(made.detach(), table.detach()[2])
+    made.sum().backward()
+    assert table.grad[2].eq(1).all() and table.grad.sum() == 16
 
 
 def test_lookup_layer_gradcheck(device):

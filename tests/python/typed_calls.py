@@ -54,6 +54,7 @@ def kinds(x: Tensor, weight: torch.nn.Parameter, array: "numpy.ndarray[Any, nump
     assert_type(codes, Tensor)
     assert_type(tegula.engram.engram_lookup(table=array, indices=x), Tensor)
     assert_type(tegula.engram.engram_lookup(x, weight), Tensor)
+    assert_type(tegula.engram.engram_lookup(x, None, table_sf=array), Tensor)
     assert_type(tegula.engram.engram_lookup(x, array), Any)
     assert_type(tegula.engram.engram_lookup_bwd(x, x, 9), tuple[Tensor, Tensor, Tensor])
     assert_type(tegula.engram.short_conv(x, x, x), tuple[Tensor, ...])

@@ -75,17 +75,31 @@ def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = N
     return rows.swapaxes(0, 1) if tlc else rows
 
 
-@_helped_by(_tegula.engram_lookup)
+@_typing.overload
 def engram_lookup(table: Array, indices: AnyTensor, table_sf: Array | None = None, *, row_begin: int = 0,
+                  packed: bool = False, dtype: object = None, num_sms: int = 0, out: Array | None = None,
+                  out_sf: Array | None = None) -> AnyTensor: ...
+
+
+@_typing.overload
+def engram_lookup(table: AnyTensor, indices: None, table_sf: Array | None = None, *, row_begin: Literal[0] = 0,
+                  packed: Literal[False] = False, dtype: object = None, num_sms: int = 0, out: Array | None = None,
+                  out_sf: Array | None = None) -> AnyTensor: ...
+
+
+@_helped_by(_tegula.engram_lookup, _tegula.engram_lookup_all)
+def engram_lookup(table: AnyTensor, indices: AnyTensor | None, table_sf: Array | None = None, *, row_begin: int = 0,
                   packed: bool = False, dtype: object = None, num_sms: int = 0, out: Array | None = None,
                   out_sf: Array | None = None) -> AnyTensor:
     """Rows indices[t, c] - row_begin of a table; zeros where there is no such row. An e4m3 table becomes bfloat16, its
     codes times 2^(E - 127) with a byte E of table_sf for 32 codes, or times the one factor of table_sf; other tables, and
     those with dtype= their own, are copied; dtype=torch.bfloat16 rounds. packed: bytes, codes and then scale factors.
     out_sf, with columns side by side, gets the factors of copied codes as an FP8 GEMM takes them. For indices on a GPU,
-    table and table_sf of bytes may be in pinned memory; num_sms bounds the SMs that read it.
+    table and table_sf of bytes may be in pinned memory; num_sms bounds the SMs that read it. indices None: all rows, in
+    order, as of packed bytes, which two views of them unpack.
 
     Args:
+        indices: int32 or int64 [num_tokens, num_columns], or None for [table_rows, 1]
         table_sf: uint8 or float8_e8m0fnu [table_rows, dim / 32], or float32 [1], or None
         dtype: a dtype, or None
 
@@ -97,11 +111,17 @@ def engram_lookup(table: Array, indices: AnyTensor, table_sf: Array | None = Non
         >>> engram_lookup(torch.randn(100, 64), torch.randint(100, (5, 3))).shape
         torch.Size([5, 3, 64])
     """
-    name = _name_of(table.dtype) if dtype is None and hasattr(table, "dtype") else _name_of(dtype)
+    if not hasattr(table, "dtype"):
+        raise TypeError(f"table: is a {type(table)}, want a tensor")
+    name = _name_of(table.dtype if dtype is None else dtype)
     word = "bf16" if dtype is None and name == "float8_e4m3fn" else _WORDS.get(name)
     if word not in ("bf16", "e4m3", "f16", "f32"):
         raise ValueError(f"dtype: is {dtype or name}, want bfloat16 or that of table")
     factors = table_sf.reshape(1, -1) if getattr(table_sf, "ndim", 2) < 2 else table_sf
+    if indices is None:
+        if packed or row_begin:
+            raise ValueError(f"indices: is None, want a tensor with {'packed' if packed else 'row_begin'}")
+        return _tegula.engram_lookup_all(table, factors, word, num_sms, out_sf, out=out)
     return _tegula.engram_lookup(indices, table, factors, row_begin, packed, word, num_sms, out_sf, out=out)
 
 

@@ -192,8 +192,8 @@ class EngramLookupFn(torch.autograd.Function):
 
 
 def lookup(table: Tensor, indices: Tensor, row_begin: int = 0) -> Tensor:
-    """Rows indices - row_begin of a table [R, D], bfloat16 or float32: [..., C] -> [..., C, D], zeros where there is no
-    such row. A table in pinned memory that requires a gradient needs a main_grad on the device of indices.
+    """Rows indices - row_begin of a table [R, D], bfloat16 or float32: [..., C] -> [..., C, D], or [] -> [D], zeros where
+    there is no such row. A table in pinned memory that requires a gradient needs a main_grad on the device of indices.
 
     Args:
         table: bfloat16 or float32 [table_rows, dim]
@@ -209,6 +209,8 @@ def lookup(table: Tensor, indices: Tensor, row_begin: int = 0) -> Tensor:
         >>> table.grad[7, 0], table.grad[9, 0], table.grad[8, 0]
         (tensor(2.), tensor(1.), tensor(0.))
     """
+    if indices.ndim == 0:
+        return lookup(table, indices[None], row_begin)[0]
     args = table, indices, row_begin
     made: Tensor = EngramLookupFn.apply(*args) if _wants_gradient(table) else _lookup(*args)
     return made

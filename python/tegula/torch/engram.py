@@ -105,7 +105,9 @@ def engram_rows_ref(input_ids, ngram, cu_seqlens=None, start_pos=None, history=N
 
 
 def engram_lookup_ref(table, indices, table_sf=None, *, row_begin=0, packed=False, dtype=None):
-    """Without out_sf. Bytes of table_sf are exponents as float8_e8m0fnu reads them."""
+    """Without out_sf. Bytes of table_sf are exponents as float8_e8m0fnu reads them. indices None: all rows, in order."""
+    if indices is None:
+        indices = torch.arange(table.shape[0], device=table.device)[:, None]
     rows = indices.long() - row_begin
     is_here = (rows >= 0) & (rows < table.shape[0])
     rows = rows.clamp(0, max(table.shape[0] - 1, 0)) if table.shape[0] else rows.new_zeros(rows.shape)
