@@ -87,6 +87,7 @@ STATEMENTS = [  # statement, outputs that it makes (0: none, or they are given; 
     ("engram_rows(ids, ngram, cu, start, ring=ring, out=rows)", None, "with a ring: 8 tensors"),
     ("engram_lookup(codes, windows, factors)", 1, ""),
     ("engram_lookup(codes, windows, factors, out=looked_up)", 0, ""),
+    ("engram_lookup(codes, None, factors)", 1, "all rows"),
     ("engram_lookup_bwd(looked_up, windows, 16)", 3, "with a workspace"),
     ("engram_lookup_bwd(looked_up, windows, 16, grad_table=grad_table)", 0, "with a workspace"),
     ("fused_weight(w, w)", 1, ""),
@@ -96,6 +97,13 @@ STATEMENTS = [  # statement, outputs that it makes (0: none, or they are given; 
     ("engram_gate_bwd(streams, streams, streams, v, fused, *saved, 1e-6)", 4, ""),
     ("engram_gate_kv_bwd(streams, streams, kv, fused, *saved, 1e-6)", 3, ""),
     ("grad_w_reduce(partial, w, w, *grads)", 0, ""),
+    ("short_conv(streams, w, taps)", 2, ""),
+    ("short_conv(streams, w, taps, residual=streams, save_for_backward=False)", 1, ""),
+    ("short_conv(streams, w, taps, residual=streams, save_for_backward=False, out=conv_out)", 0, ""),
+    ("short_conv(streams, w, taps, 3, *conv_options, ring=conv_ring, start_pos=start)", None, "with a ring: 7 tensors"),
+    ("short_conv_bwd(streams, streams, w, taps, rstd)", 4, ""),
+    ("engram_gate_conv_fwd(streams, streams, v, fused, 1e-20, 1e-6, w, taps)", 1, ""),
+    ("engram_gate_conv_fwd(streams, streams, v, fused, 1e-20, 1e-6, w, taps, out=conv_out)", 0, ""),
     ("engram_sinkhorn_momentum_update(x, o, 0.95)", 1, ""),
     ("engram_sinkhorn_step(x, scales, bias, 1.0)", 2, ""),
     ("engram_sinkhorn_step_reduce(x, scales)", 0, ""),
@@ -116,6 +124,10 @@ STATEMENTS = [  # statement, outputs that it makes (0: none, or they are given; 
     ("mhc_head(residual, fn[:4], gates[:1], base[:4])", None, "a layer, without gradients"),
     ("engram_gate(residual, residual, layer, both, both, 1e-6, 1e-20)", None, "a layer, without gradients"),
     ("engram_gate(leaf, residual, layer, both, both, 1e-6, 1e-20)", None, "a layer, with gradients"),
+    ("lookup(table, windows)", None, "a layer, without gradients"),
+    ("lookup(table_leaf, windows)", None, "a layer, with gradients"),
+    ("conv_layer(streams, w, taps)", None, "a layer, without gradients"),
+    ("conv_layer(streams_leaf, w, taps)", None, "a layer, with gradients"),
     ("x + 1", None, "torch"),
     ("x.t().contiguous()", None, "torch"),
     ("torch.empty_strided((16, 16), (16, 1), device=d)", None, "torch, an allocation"),
@@ -155,6 +167,7 @@ def measure(device, statements):
     streams, v, codes = x.bfloat16().view(16, 2, 8), x[:, :8].bfloat16(), x.repeat(1, 2).to(torch.float8_e4m3fn)
     fused, factors = engram.fused_weight(w, w), torch.full((16, 1), 127, dtype=torch.uint8, device=device)
     looked_up = engram.engram_lookup(codes, windows, factors)
+    taps = torch.randn(16, 4, device=device).bfloat16()
     residual, mixes = torch.randn(16, 4, 16, device=device).bfloat16(), torch.randn(16, 24, device=device)
     names = {
         **vars(tegula.transpose), **vars(tegula.mhc), "mhc_pre": modeling.mhc.mhc_pre, "mhc_head": modeling.mhc.mhc_head,
@@ -179,6 +192,11 @@ def measure(device, statements):
         "grad_table": torch.zeros(16, 32, device=device), "w": w, "fused": fused, "streams": streams, "v": v,
         "kv": torch.cat([streams, v[:, None]], 1), "scales": torch.ones(16, device=device),
         "saved": engram.engram_gate_fwd(streams, streams, v, fused, 1e-20, 1e-6)[1:],
+        "taps": taps, "rstd": engram.short_conv(streams, w, taps)[1], "conv_out": torch.empty_like(streams),
+        "conv_ring": torch.zeros(1, 12, 2, 8, device=device).bfloat16(),
+        "conv_options": (1e-5, "silu", None, False, None, pairs[:2] * 16, None, False),
+        "lookup": modeling.engram.lookup, "table": fused.repeat(8, 1), "table_leaf": fused.repeat(8, 1).requires_grad_(),
+        "conv_layer": modeling.engram.short_conv, "streams_leaf": streams.clone().requires_grad_(),
         "partial": torch.zeros(64, 2, 8, device=device), "grads": torch.zeros(2, 2, 8, device=device).unbind(),
     }
     synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
