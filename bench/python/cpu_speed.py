@@ -35,7 +35,7 @@ import torch.nn.functional as F
 
 import machine
 import tegula
-from tegula import moe, quant
+from tegula import engram, moe, quant
 
 DTYPES = {1: torch.uint8, 2: torch.bfloat16, 4: torch.float32, 8: torch.int64}
 
@@ -390,7 +390,94 @@ def quant_rows():
                                 maps[1].view(512, 2))
 
 
-ROWS = [(transpose_rows, 1), (moe_rows, 1), (quant_rows, 5)]        # how many times as fast as eager to be
+# ---- Engram, in torch ----
+
+def torch_gate_scores(x, k, weight):
+    rstd = (x.square().mean(-1) + 1e-20).rsqrt() * (k.square().mean(-1) + 1e-20).rsqrt()
+    score = (x * weight * k).sum(-1) * rstd * x.shape[-1]**-0.5
+    return torch.sigmoid(score.abs().clamp(min=1e-6).sqrt() * score.sign())
+
+
+def torch_engram_gate(x, k, v, weight):
+    wide = x.float()
+    return (wide + torch_gate_scores(wide, k.float(), weight)[..., None] * v.float()[:, None]).bfloat16()
+
+
+def torch_gradients(function, grad, *leaves):
+    leaves = [t.detach().requires_grad_() for t in leaves]
+    with torch.enable_grad():
+        return torch.autograd.grad(function(*leaves), leaves, grad)
+
+
+def torch_short_conv(x, norm, taps):
+    """Tokens lie behind channels for the convolution, as Conv1d wants them."""
+    wide = x.float()
+    a = (wide * (wide.square().mean(-1, keepdim=True) + 1e-5).rsqrt() * norm.float()).bfloat16().flatten(1)
+    reach = (taps.shape[1] - 1) * 3
+    z = F.conv1d(F.pad(a.float().t()[None], (reach, 0)), taps.float()[:, None], dilation=3, groups=a.shape[1])[0].t()
+    return F.silu(z).bfloat16().view(x.shape)
+
+
+def torch_lookup(table, indices, sf):
+    values = table.view(torch.uint8)[indices].view(table.dtype).float()
+    factors = sf[indices].view(torch.float8_e8m0fnu).float()
+    return (values.unflatten(2, (-1, 32)) * factors[..., None]).flatten(2).bfloat16()
+
+
+def torch_lookup_bwd(grad, indices, num_rows):
+    made = torch.zeros(num_rows, grad.shape[2])
+    return made.index_add_(0, indices.flatten(), grad.flatten(0, 1).float())
+
+
+def ours_lookup_bwd(grad, indices, num_rows):
+    made = torch.zeros(num_rows, grad.shape[2])
+    engram.engram_lookup_bwd(grad, indices, num_rows, grad_table=made)
+    return made
+
+
+def torch_grad_w(partial, hidden, embed):
+    whole = partial.sum(0)
+    return whole * embed.float(), whole * hidden.float()
+
+
+def ours_grad_w(partial, hidden, embed):
+    made = torch.zeros(hidden.shape), torch.zeros(hidden.shape)
+    engram.grad_w_reduce(partial, hidden, embed, *made)
+    return made
+
+
+def engram_rows():
+    table, sf = torch.randn(100000, 256).to(torch.float8_e4m3fn), torch.randint(120, 134, (100000, 8), dtype=torch.uint8)
+    for num_tokens in (1, 128):
+        x, k = torch.randn(2, num_tokens, 4, 2560).bfloat16()
+        v, norm, taps = torch.randn(num_tokens, 2560).bfloat16(), torch.rand(4, 2560).bfloat16(), torch.randn(10240, 4).bfloat16()
+        weights, grad, size = (torch.rand(4, 2560).bfloat16(), norm), torch.randn_like(x), f"{num_tokens}x4x2560"
+        fused = engram.fused_weight(*weights)
+        yield f"engram_gate_fwd {size}", lambda *a: engram.engram_gate_fwd(*a, 1e-20, 1e-6, False)[0], \
+            torch_engram_gate, (x, k, v, fused)
+        yield f"engram_gate forward and backward {size}", \
+            lambda x, k, v, fused, grad: engram.engram_gate_bwd(
+                grad, x, k, v, fused, *engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6)[1:], 1e-6,
+                wanted=(True, True, True, False))[:3], \
+            lambda x, k, v, fused, grad: torch_gradients(lambda *a: torch_engram_gate(*a, fused), grad, x, k, v), \
+            (x, k, v, fused, grad)
+        yield f"short_conv {size}", lambda *a: engram.short_conv(*a, save_for_backward=False)[0], torch_short_conv, \
+            (x, norm, taps)
+        yield f"short_conv forward and backward {size}", \
+            lambda x, norm, taps, grad: engram.short_conv_bwd(
+                grad, x, norm, taps, engram.short_conv(x, norm, taps)[1], wanted=(True, False, False, False))[0], \
+            lambda x, norm, taps, grad: torch_gradients(lambda x: torch_short_conv(x, norm, taps), grad, x)[0], \
+            (x, norm, taps, grad)
+        indices = torch.randint(0, 100000, (num_tokens, 24))    # the table is no input: few of its bytes are read
+        yield f"engram_lookup {num_tokens}x24x256, e4m3", lambda i: engram.engram_lookup(table, i, sf), \
+            lambda i: torch_lookup(table, i, sf), (indices,)
+        grad = torch.randn(num_tokens, 24, 256).bfloat16()
+        yield f"engram_lookup_bwd {num_tokens}x24x256, dense", ours_lookup_bwd, torch_lookup_bwd, \
+            (grad, indices % 10000, 10000)
+    yield "grad_w_reduce 66x4x2560", ours_grad_w, torch_grad_w, (torch.randn(66, 4, 2560), *weights)
+
+
+ROWS = [(transpose_rows, 1), (moe_rows, 1), (quant_rows, 5), (engram_rows, 1)]      # how many times as fast as eager to be
 
 
 def is_same(seen, want, is_compiled=False):
