@@ -17,7 +17,7 @@ static const char add_text[] = "#include \"device/amount.cuh\"\n"
                                "{\n"
                                "    const long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;\n"
                                "    pdl_wait();\n"
-                               "    if (i < a.n) a.p[i] += AMOUNT;\n"
+                               "    if (i < a.n && blockIdx.y + blockIdx.z == 0) a.p[i] += AMOUNT;\n"
                                "}\n";
 static const char other_text[] = "extern \"C\" __global__ void not_named_like_the_file(float *p) { p[0] = 0; }\n";
 static const char amount_text[] = "#ifndef AMOUNT\n#error AMOUNT is not defined\n#endif\n";
