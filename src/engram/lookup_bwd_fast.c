@@ -13,8 +13,7 @@ TGL_ALWAYS_INLINE void add(const void *gradients, int64_t first, int64_t count, 
         for (int64_t i = 0; i < count; i++) sums[i] += ((const float *)gradients)[first + i];
 }
 
-/* Rows are anywhere in memory, so hardware does not prefetch them: 4 ahead takes 18 ms where none takes 25 (Xeon, bf16,
- * 2048 x 24 x 256, 100000 rows). */
+/* Rows are anywhere in memory, so hardware does not prefetch them. 1 to 8 occurrences ahead could not be told apart. */
 TGL_ALWAYS_INLINE void prefetch(const lookup_bwd_args *p, const lookup_occurrence *of, int64_t first, int64_t count,
                                 bool is_bf16)
 {

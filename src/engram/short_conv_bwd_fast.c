@@ -4,6 +4,7 @@
  * A row needs the tokens t + (n - last) * dilation, n = 0 .. 2 * last, where last = kernel_size - 1: those up to t for its
  * own z, those from t on for the z that it is part of. A group loads each of them once. */
 #include "core/math.h"
+#include "engram/common/short_conv_cpu.h"
 #include "engram/short_conv_bwd_cpu.h"
 
 enum {
@@ -28,36 +29,23 @@ typedef struct {
     float grad[GROUP];             /* of what is convolved */
 } group;
 
-TGL_ALWAYS_INLINE void widen(const uint16_t *from, int64_t count, float *restrict to)
-{
-    for (int64_t i = 0; i < count; i++) to[i] = tgl_bf16_to_f32(from[i]);
-}
 TGL_ALWAYS_INLINE const uint16_t *row_of(gate_in rows, int64_t t, int64_t h)
 {
     return rows.data + t * rows.token + h * rows.stream;
 }
 
-/* Weights first, first + step, ... */
-TGL_ALWAYS_INLINE void load_steps(const conv_weights *w, int64_t first, int64_t step, int64_t count, float *restrict to)
-{
-    if (w->is_bf16)
-        for (int64_t i = 0; i < count; i++) to[i] = tgl_bf16_to_f32(((const uint16_t *)w->data)[first + i * step]);
-    else
-        for (int64_t i = 0; i < count; i++) to[i] = ((const float *)w->data)[first + i * step];
-}
-
 static void load_weights(const short_conv_bwd_args *p, int64_t h, int64_t first, int64_t count, group *g)
 {
     const int64_t channel = h * p->hidden + first;
-    load_steps(&p->norm, h * p->norm.stride + first, 1, count, g->norm);
+    conv_load_steps(&p->norm, h * p->norm.stride + first, 1, count, g->norm);
     if (p->numbers.is_zero_centered)
         for (int64_t i = 0; i < count; i++) g->norm[i] = 1.0f + g->norm[i];
-    if (p->bias.data) load_steps(&p->bias, channel, 1, count, g->bias);
+    if (p->bias.data) conv_load_steps(&p->bias, channel, 1, count, g->bias);
     else
         for (int64_t i = 0; i < count; i++) g->bias[i] = 0;
     for (int64_t j = 0; j < p->kernel_size; j++)
-        if (p->kernel_size == 4) load_steps(&p->conv, channel * 4 + j, 4, count, g->taps[j]);
-        else load_steps(&p->conv, channel * p->kernel_size + j, p->kernel_size, count, g->taps[j]);
+        if (p->kernel_size == 4) conv_load_steps(&p->conv, channel * 4 + j, 4, count, g->taps[j]);
+        else conv_load_steps(&p->conv, channel * p->kernel_size + j, p->kernel_size, count, g->taps[j]);
 }
 
 TGL_ALWAYS_INLINE void load_normed(const row *r, int64_t n, int64_t first, int64_t count, group *g)
@@ -79,7 +67,7 @@ TGL_ALWAYS_INLINE void find_grad_z(const row *r, int64_t n, int64_t first, int64
     const conv_numbers numbers = r->p->numbers;
     const int64_t last = r->p->kernel_size - 1;
     float z[GROUP], *restrict const to = g->grad_z;
-    widen(row_of(r->p->grad_out, r->t + (n - last) * r->p->dilation, r->h) + first, count, to);
+    conv_widen(row_of(r->p->grad_out, r->t + (n - last) * r->p->dilation, r->h) + first, count, to);
     if (!numbers.has_activation) return;
     for (int64_t i = 0; i < count; i++) z[i] = g->bias[i];
     for (int64_t j = 0; j <= last; j++) {
@@ -94,7 +82,7 @@ TGL_ALWAYS_INLINE void find_gradients(const row *r, int64_t first, int64_t count
 {
     const int64_t last = r->p->kernel_size - 1;
     load_weights(r->p, r->h, first, count, g);
-    widen(row_of(r->p->x, r->t, r->h) + first, count, g->x);
+    conv_widen(row_of(r->p->x, r->t, r->h) + first, count, g->x);
     for (int64_t n = 0; n <= 2 * last; n++) load_normed(r, n, first, count, g);
     for (int64_t i = 0; i < count; i++) g->grad[i] = 0;
     for (int64_t j = 0; j <= last; j++) {

@@ -10,8 +10,8 @@
 
 /* Fibers lie in an array of their own, not on their stacks: those of 16,000 threads are 2 MB, where every look at a stack
  * is a miss of the cache. What every switch needs is in the first 64 bytes. moe/route with 17 x 1024 threads took 48 s of
- * CPU with fibers on stacks of 128 KB and small pages, 35 with huge pages alone, 27 with both and the next stack prefetched
- * (ASan, check_list of test_route, a Xeon with 1 MB of L2). */
+ * CPU with fibers on stacks of 128 KB and small pages, 35 with stacks of 32 KB on huge pages, and takes 27 (ASan, check_list
+ * of test_route, a Xeon with 1 MB of L2, beside other work). EMU_COLOUR's figures are of stacks of 128 KB, too. */
 typedef struct fiber {
     void *sp, *fake;    /* saved stack pointer; ASan's own */
     emu_thread *thread; /* on its stack */

@@ -40,6 +40,23 @@ static inline float conv_value_at(const conv_row *r, const conv_tap *tap, int64_
     return conv_rounded(conv_normed(conv_input_at(r, tap, i), tap->rstd, norm));
 }
 
+/* ---- what the fast loops, forward and backward, load ---- */
+
+TGL_ALWAYS_INLINE void conv_widen(const uint16_t *from, int64_t count, float *restrict to)
+{
+    for (int64_t i = 0; i < count; i++) to[i] = tgl_bf16_to_f32(from[i]);
+}
+
+/* Weights first, first + step, ... */
+TGL_ALWAYS_INLINE void conv_load_steps(const conv_weights *w, int64_t first, int64_t step, int64_t count,
+                                       float *restrict to)
+{
+    if (w->is_bf16)
+        for (int64_t i = 0; i < count; i++) to[i] = tgl_bf16_to_f32(((const uint16_t *)w->data)[first + i * step]);
+    else
+        for (int64_t i = 0; i < count; i++) to[i] = ((const float *)w->data)[first + i * step];
+}
+
 /* The results of a row; of taps, the last is its own input. */
 void tgl_conv_results(const conv_row *r, const conv_tap *taps);
 TGL_DECLARE_FAST(void, tgl_conv_fast_results, const conv_row *r, const conv_tap *taps);

@@ -5,34 +5,22 @@
 
 enum { PIECE = 256 };
 
-TGL_ALWAYS_INLINE void widen(const uint16_t *from, int64_t count, float *restrict to)
-{
-    for (int64_t i = 0; i < count; i++) to[i] = tgl_bf16_to_f32(from[i]);
-}
 TGL_ALWAYS_INLINE void round_all(float *values, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) values[i] = conv_rounded(values[i]);
 }
 
-/* Weights first, first + step, ... */
-TGL_ALWAYS_INLINE void load_steps(const conv_weights *w, int64_t first, int64_t step, int64_t count, float *restrict to)
-{
-    if (w->is_bf16)
-        for (int64_t i = 0; i < count; i++) to[i] = tgl_bf16_to_f32(((const uint16_t *)w->data)[first + i * step]);
-    else
-        for (int64_t i = 0; i < count; i++) to[i] = ((const float *)w->data)[first + i * step];
-}
 static void load_weights(const conv_weights *w, int64_t first, int64_t step, int64_t count, float *to)
 {
-    if (step == 1) load_steps(w, first, 1, count, to);
-    else if (step == 4) load_steps(w, first, 4, count, to);
-    else load_steps(w, first, step, count, to);
+    if (step == 1) conv_load_steps(w, first, 1, count, to);
+    else if (step == 4) conv_load_steps(w, first, 4, count, to);
+    else conv_load_steps(w, first, step, count, to);
 }
 
 /* The input of a tap, columns first .. first + count - 1. */
 static void load_inputs(const conv_tap *tap, bool has_gate, int64_t first, int64_t count, float *restrict to)
 {
-    widen(tap->x + first, count, to);
+    conv_widen(tap->x + first, count, to);
     const float gate = tap->gate;
     if (has_gate)
         for (int64_t i = 0; i < count; i++) to[i] = conv_rounded(gate_result(0, to[i], gate, 0));
@@ -43,7 +31,7 @@ static void load_values(const conv_tap *tap, bool has_gate, const float *restric
                         float *restrict to)
 {
     if (tap->ring) {
-        widen(tap->ring + first, count, to);
+        conv_widen(tap->ring + first, count, to);
         return;
     }
     if (!tap->x) {
