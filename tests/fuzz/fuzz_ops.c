@@ -93,15 +93,18 @@ static int num_given(const case_problem *c)
     return n;
 }
 
-/* A table may be in host memory, wherever out is; without indices there is nothing else to compare out with. */
-static bool is_lookup_without_indices(const input *in)
+/* A table may be in host memory, wherever out is. Without indices there is nothing else to compare out with, nor, of no columns,
+ * the table. */
+static bool may_be_elsewhere(const input *in, const case_tensor *moved)
 {
     if (!in->op->gather) return false;
+    bool is_empty = false;
     for (int i = 0; i < in->problem.num_tensors; i++) {
-        const char *name = in->problem.tensors[i].name;
-        if (name && !strcmp(name, "indices")) return false;
+        const case_tensor *t = &in->problem.tensors[i];
+        if (t->name && !strcmp(t->name, "indices")) return false;
+        for (int d = 0; t->name && t->role == CASE_OUT && d < t->ndim; d++) is_empty |= t->shape[d] == 0;
     }
-    return true;
+    return is_empty || moved->role == CASE_OUT;
 }
 
 /* Is the fault one for this tensor? A byte is aligned anywhere; without an output some cases run in place; in host memory
@@ -111,7 +114,7 @@ static bool can_fail(const input *in, const case_tensor *t)
     switch (in->what) {
     case ADDRESS: return tgl_dtype_bits(tgl_dtype_to_dlpack(t->dtype)) > 8;
     case DEVICE:
-        return num_given(&in->problem) > 1 && !t->on_host && !in->op->has_no_kernel && !is_lookup_without_indices(in);
+        return num_given(&in->problem) > 1 && !t->on_host && !in->op->has_no_kernel && !may_be_elsewhere(in, t);
     case MISSING: return t->role == CASE_IN || !strstr(in->op->params, "in_place");
     default: return true;
     }
