@@ -50,7 +50,7 @@ TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) 
 #define GATE_CLUSTER_STREAMS 4
 #define GATE_CLUSTER_BLOCKS 4
 #define GATE_CLUSTER_THREADS 448
-#define GATE_CLUSTER_STAGES 4
+#define GATE_CLUSTER_STAGES 2
 
 /* Partials that keep 132 SMs busy with clusters of two blocks, for rows of GATE_PARTIALS_COLUMNS columns and more;
  * shorter rows take as many more as they are shorter, up to GATE_MAX_PARTIALS: the sum over partials is serial. */

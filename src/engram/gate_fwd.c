@@ -68,9 +68,9 @@ tgl_signature tgl_engram_gate_fwd_signature =
 /* ---- launch ---- */
 
 /* FEW has a block for every row, all resident at once; RING has blocks that stay on one stream, so that its weights are
- * loaded once, while bulk copies bring the next rows; ROW has a block for every row, which it holds in registers; ANY
- * reads a row twice, column by column. */
-enum { FEW, RING, ROW, ANY, NUM_KERNELS };
+ * loaded once, while bulk copies bring the next rows; PIPELINE has such blocks, too, and finds the gate of a row while the
+ * next is added up; ROW has a block for every row, which it holds in registers; ANY reads a row twice, column by column. */
+enum { FEW, PIPELINE, RING, ROW, ANY, NUM_KERNELS };
 
 static int64_t vectors_of(const problem *p) { return tgl_ceil_div(p->hidden, GATE_VECTOR); }
 static int ring_threads(const problem *p)
@@ -88,8 +88,11 @@ static int plan(const void *context, tgl_kernel *kernels)
     const bool is_few = is_whole && ring_vectors <= GATE_FEW_VECTORS && p->hidden > 0;
     kernels[FEW] = (tgl_kernel){ is_few ? "engram/gate_fwd_few" : NULL,
                                  { kind, center, { "THREADS", ring_threads(p) }, { "COUNT", vectors_of(p) } } };
-    kernels[RING] = (tgl_kernel){ is_whole && ring_vectors <= GATE_RING_VECTORS ? "engram/gate_fwd_ring" : NULL,
-                                  { kind, center, { "THREADS", ring_threads(p) }, { "VECTORS", ring_vectors } } };
+    const bool is_ring = is_whole && ring_vectors <= GATE_RING_VECTORS;
+    const tgl_kernel ring = { NULL, { kind, center, { "THREADS", ring_threads(p) }, { "VECTORS", ring_vectors } } };
+    kernels[PIPELINE] = kernels[RING] = ring;
+    kernels[PIPELINE].name = is_ring ? "engram/gate_fwd_pipeline" : NULL;
+    kernels[RING].name = is_ring ? "engram/gate_fwd_ring" : NULL;
     kernels[ROW] = (tgl_kernel){ is_whole && row_vectors <= GATE_ROW_VECTORS ? "engram/gate_fwd" : NULL,
                                  { kind, center, { "VECTORS", row_vectors } } };
     kernels[ANY] = (tgl_kernel){ "engram/gate_fwd", { kind, center, { "VECTORS", 0 } } };
@@ -109,7 +112,7 @@ static int64_t stage_bytes(const problem *p) { return (p->out.data ? 3 : 2) * 2 
 static int64_t ring_blocks(const problem *p, const tgl_target *target)
 {
     const int64_t max_blocks = GATE_RING_BLOCKS * GATE_RING_MANY_THREADS / ring_threads(p);
-    return tgl_min(max_blocks, (target->max_smem_per_block - 2048) / (2 * stage_bytes(p)));
+    return tgl_min(max_blocks, target->max_smem_per_block / (2 * stage_bytes(p) + 2048));
 }
 
 static bool can_ring(const void *context, const tgl_target *target)
@@ -148,20 +151,37 @@ static bool ring_pays(const void *context, const tgl_target *target)
     return p->hidden <= GATE_RING_SHORT ? rows >= GATE_RING_ROWS : p->hidden < GATE_RING_LONG || rows < GATE_RING_MANY;
 }
 
-static tgl_shape ring_shape(void *context, const tgl_target *target)
+static bool pipeline_pays(const void *context, const tgl_target *target)
 {
-    problem *p = context;
+    const problem *p = context;
+    return p->num_tokens * p->num_streams >= GATE_PIPELINE_ROWS && p->hidden < GATE_RING_LONG;
+}
+
+/* As many blocks as are resident at once, with up to `most` stages each. */
+static tgl_shape shape_of_blocks(problem *p, const tgl_target *target, int64_t least, int64_t most, int block)
+{
     const int64_t per_sm = ring_blocks(p, target);
     const int64_t resident = per_sm * target->num_sms / p->num_streams; /* blocks of a stream */
     const int64_t of_stream = tgl_strided_grid(tgl_min(p->num_tokens, resident), 65535);
     const int64_t rows = tgl_ceil_div(p->num_tokens, of_stream);
     const int64_t room = (target->max_smem_per_block / per_sm - 2048) / stage_bytes(p);
+    p->stages = (int32_t)tgl_max(least, tgl_min(tgl_min(rows, room), most));
+    return (tgl_shape){
+        { of_stream * p->num_streams }, .block = block, .shared_bytes = p->stages * stage_bytes(p), TGL_ARGS(*p)
+    };
+}
+
+static tgl_shape ring_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
     const int64_t enough = tgl_max(2, tgl_min(GATE_RING_BYTES / stage_bytes(p), GATE_RING_STAGES));
-    p->stages = (int32_t)tgl_max(1, tgl_min(tgl_min(rows, room), enough));
-    return (tgl_shape){ { of_stream * p->num_streams },
-                        .block = ring_threads(p),
-                        .shared_bytes = p->stages * stage_bytes(p),
-                        TGL_ARGS(*p) };
+    return shape_of_blocks(p, target, 1, enough, ring_threads(p));
+}
+
+static tgl_shape pipeline_shape(void *context, const tgl_target *target)
+{
+    problem *p = context;
+    return shape_of_blocks(p, target, 2, GATE_RING_STAGES, ring_threads(p) + 32);
 }
 
 static tgl_shape row_shape(void *context, const tgl_target *target)
@@ -173,6 +193,7 @@ static tgl_shape row_shape(void *context, const tgl_target *target)
 static const tgl_op OP = { cpu,
                            plan,
                            { [FEW] = { can_few, NULL, few_shape },
+                             [PIPELINE] = { can_ring, pipeline_pays, pipeline_shape },
                              [RING] = { can_ring, ring_pays, ring_shape },
                              [ROW] = { has_vectors, NULL, row_shape },
                              [ANY] = { NULL, NULL, row_shape } } };

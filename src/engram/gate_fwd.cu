@@ -54,7 +54,7 @@ DEV void run(const gate_fwd_args &a, const row &r, i64 index, bool is_masked, fl
         load_weights(a.weights, r.h, c, w);
         add_vector(slot[0], x[i], k[i], w);
     }
-    put_groups(slot, groups);
+    put_groups(slot, groups, (int)threadIdx.x);
     __syncthreads();
     const float gate = gate_of(a, index, row_sums(groups));
     if (!has_out) return;
@@ -86,7 +86,7 @@ DEV void run(const gate_fwd_args &a, const row &r, i64 index, bool is_masked, fl
         add_column(slot[0], tgl_bf16_to_f32(r.x[i]), tgl_bf16_to_f32(r.k[i]),
                    gate_weight_at(&a.weights, WEIGHTS, ZERO_CENTERED, r.h, i));
     });
-    put_groups(slot, groups);
+    put_groups(slot, groups, (int)threadIdx.x);
     __syncthreads(); /* all columns have been read: out may be x */
     const float gate = gate_of(a, index, row_sums(groups));
     if (a.out.data)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * gate_fwd.cuh - what the kernels of gate_fwd share: sums of a row in the order of gate_fwd.h, its gate, its results.
- *   macros    as gate.cuh; THREADS 32, 64, 128, 256 of a block, which has one row at a time. Thread i has vectors i,
- *             i + THREADS, ..., so that it adds the slots i, i + THREADS, ... */
+ *   macros    as gate.cuh; THREADS 32, 64, 128, 256, which have one row at a time. Thread i has vectors i, i + THREADS,
+ *             ..., so that it adds the slots i, i + THREADS, ... */
 #ifndef TEGULA_ENGRAM_GATE_FWD_CUH
 #define TEGULA_ENGRAM_GATE_FWD_CUH
 
@@ -27,14 +27,14 @@ DEV void add_vector(sums &s, const uint4 &x, const uint4 &k, const float (&w)[GA
     for (int i = 0; i < GATE_VECTOR; i++) add_column(s, column(x, i), column(k, i), w[i]);
 }
 
-/* Writes the sums of the thread's slots by groups; a barrier follows, then row_sums(). */
-DEV void put_groups(const sums (&slot)[SLOTS], float4 *groups)
+/* Writes the sums of the slots of thread tid by groups; a barrier follows, then row_sums(). */
+DEV void put_groups(const sums (&slot)[SLOTS], float4 *groups, int tid)
 {
 #pragma unroll
     for (int i = 0; i < SLOTS; i++) {
         const float4 group =
             make_float4(group_sum(slot[i].squares_x), group_sum(slot[i].squares_k), group_sum(slot[i].dot), 0);
-        if (threadIdx.x % 32 == 0) groups[threadIdx.x / 32 + i * (THREADS / 32)] = group;
+        if (tid % 32 == 0) groups[tid / 32 + i * (THREADS / 32)] = group;
     }
 }
 

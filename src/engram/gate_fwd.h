@@ -15,13 +15,13 @@ typedef struct {
     int64_t num_tokens, num_streams, hidden;
     int32_t has_residual;
     int32_t is_in_place; /* out is x */
-    int32_t stages;      /* gate_fwd_ring: rows in flight */
+    int32_t stages;      /* gate_fwd_ring, gate_fwd_pipeline: rows of a block in shared memory */
 } gate_fwd_args;
 
 /* gate_fwd: vectors of a thread that stay in registers, at most. */
 #define GATE_ROW_VECTORS 8
-/* gate_fwd_ring: the same; rows in flight, at most; threads of a block for rows of up to GATE_RING_SHORT columns, and
- * of longer ones. */
+/* gate_fwd_ring and gate_fwd_pipeline: the same; rows in shared memory, at most; threads of a block that have vectors,
+ * for rows of up to GATE_RING_SHORT columns and of longer ones. */
 #define GATE_RING_VECTORS 4
 #define GATE_RING_STAGES 16
 #define GATE_RING_SHORT 4096
@@ -31,14 +31,20 @@ typedef struct {
 #define GATE_FEW_THREADS 1024
 #define GATE_FEW_VECTORS 4
 
-/* Measured on an H200 (2026-11). Rows of 2560 columns: gate_fwd_ring takes 73 us for 16,384 rows, gate_fwd 91, and for
- * 4 and 64 rows they are alike. Rows of 7168: gate_fwd takes 191 us for 16,384 rows, gate_fwd_ring 196, but 10.1 instead
- * of 12.7 for 512. gate_fwd_few takes 9.1 for these, and 2.7 instead of 3.2 for 4; 512 rows of 2560 columns take 4.9
- * instead of 5.5. */
-#define GATE_RING_ROWS 264    /* of up to GATE_RING_SHORT columns: gate_fwd_ring from so many rows on */
-#define GATE_RING_LONG 6144   /* of so many columns and more: gate_fwd_ring ... */
-#define GATE_RING_MANY 4096   /* ... for fewer rows than this */
-#define GATE_RING_BYTES 32768 /* in flight per block: 8192 x 5120 take 277 us, with all that fit 279 */
-#define GATE_RING_BLOCKS 2    /* per SM, of gate_fwd_ring with 256 threads; twice as many with 128 */
+/* Measured on an H200 (2026-11), us:
+ *   columns       2560             4096             5120       7168
+ *   rows          16,384   8192    16,384   8192    16,384     16,384   512
+ *   pipeline      70.8     38.3    110      59.1    136
+ *   ring          72.8     39.1    114      59.3    140        197      10.1
+ *   row           91.1     48.1    113      60.8    137        190      12.7
+ *   few                                                                 9.1
+ * With 2048 rows of 4096 columns gate_fwd_pipeline takes 19.4 and gate_fwd_ring 17.8; with 512 of 2560 gate_fwd_few takes
+ * 4.9 and gate_fwd_ring 5.5, and with 4 and 64 gate_fwd_ring and gate_fwd are alike. */
+#define GATE_RING_ROWS 264      /* of up to GATE_RING_SHORT columns: gate_fwd_ring from so many rows on */
+#define GATE_RING_LONG 6144     /* of so many columns and more: gate_fwd_ring ... */
+#define GATE_RING_MANY 4096     /* ... for fewer rows than this */
+#define GATE_PIPELINE_ROWS 8192 /* of fewer columns: gate_fwd_pipeline from so many rows on */
+#define GATE_RING_BYTES 32768   /* in flight per block: 8192 x 5120 take 277 us, with all that fit 279 */
+#define GATE_RING_BLOCKS 2      /* per SM, of both with 256 threads; twice as many with 128 */
 
 #endif

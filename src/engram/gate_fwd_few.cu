@@ -72,7 +72,7 @@ DEV void run(const gate_fwd_args &a)
         add_vector(slot[j % SLOTS], shared_load_u32x4(from + 16 * j * THREADS),
                    shared_load_u32x4(from + 16 * j * THREADS + row_bytes), w[j]);
     });
-    put_groups(slot, groups);
+    put_groups(slot, groups, tid);
     __syncthreads();
     if (tid < 32) {
         const float gate = is_masked ? 0 : gate_of(a, index, row_sums(groups));

@@ -329,7 +329,20 @@ TEST(devices_agree_to_the_bit)
                     CASE_LINES("num_tokens=3 hidden=2560", "num_tokens=3 hidden=7168 weights=bf16 mask=some",
                                "num_tokens=2 hidden=2055", "num_tokens=80 num_streams=4 hidden=264 values=zeros",
                                "num_tokens=3 hidden=4097 values=special"),
-                    3);
+                    5);
+}
+
+TEST(
+    every_kernel_with_many_trips) /* blocks with more rows than stages, by each kernel; also without a mask and an output */
+{
+    setenv("TEGULA_TEST_GRID", "2", 1);
+    check_same_bits("engram_gate_fwd",
+                    CASE_LINES("num_tokens=70 num_streams=2 hidden=520 mask=some",
+                               "num_tokens=70 num_streams=2 hidden=520 mask=some output=same save=0",
+                               "num_tokens=39 num_streams=2 hidden=520 mask=some output=none",
+                               "num_tokens=37 num_streams=3 hidden=520 residual=0 layout=kv constant=1"),
+                    5);
+    unsetenv("TEGULA_TEST_GRID");
 }
 
 TEST(num_sms) { check_num_sms("engram_gate_fwd", CASE_LINES("num_tokens=300 num_streams=2 hidden=64 mask=some")); }
