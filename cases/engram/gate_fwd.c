@@ -110,6 +110,7 @@ const case_op gate_fwd_cases = {
         "layout=packed,gaps",
         "num_tokens=3 num_streams=3 hidden=128,100 weights=fused,bf16,f32 sign=zero,bit values=zeros eps=tiny,small",
         "num_tokens=3 num_streams=3 hidden=128,131 weights=bf16,f32 zero_centered=0,1 mask=some constant=0,1",
+        "num_tokens=2 num_streams=2 hidden=136 weights=bf16,f32 zero_centered=1",
         "num_tokens=5 num_streams=3 hidden=136,129 values=special,large,tiny,zeros eps=tiny,small,zero "
         "clamp=small,half,zero",
         "num_tokens=4 num_streams=4 hidden=192,97 layout=packed,kv,gaps,outside gap=1,8 offset=0,1,8 mask=some",
@@ -117,11 +118,15 @@ const case_op gate_fwd_cases = {
         /* rows that a block holds in registers, at most, and longer ones; what a ring has in flight */
         "num_tokens=2 num_streams=2 hidden=7168,8192,8200,16384,16392",
         "num_tokens=9 num_streams=1 hidden=8200 residual=0,1 output=new,same save=0 mask=some",
-        "num_tokens=70 num_streams=4 hidden=512 mask=some weights=bf16",
-        "num_tokens=70 num_streams=4 hidden=128 weights=bf16,f32 zero_centered=0,1",
+        "num_tokens=60 num_streams=4 hidden=512 mask=some weights=bf16",
+        "num_tokens=60 num_streams=4 hidden=128 weights=bf16,f32 zero_centered=0,1",
         "num_tokens=133 num_streams=4 hidden=64 mask=some output=same save=0",
-        "num_tokens=50 num_streams=4 hidden=520 mask=all,some", /* too many rows for gate_fwd_few, too few for a ring */
+        "num_tokens=50 num_streams=4 hidden=520 mask=all,some", /* too many rows for gate_fwd_few */
         "num_tokens=31 num_streams=1 hidden=4096,4104 values=zeros",
+        /* gate_fwd_pipeline, where SMs are few */
+        "num_tokens=65 num_streams=4 hidden=72,1096,2568,4096,5120 mask=none,some",
+        "num_tokens=65 num_streams=4 hidden=136,2056,4104 weights=bf16,f32 zero_centered=0,1",
+        "num_tokens=125 num_streams=2 hidden=328 output=new,same,none mask=some residual=0,1 save=0 layout=packed,kv",
         /* more streams than a ring has blocks, where SMs are few */
         "num_tokens=1 num_streams=37 hidden=64,2056,5120,7168 mask=none,all",
         "num_tokens=3 num_streams=6 hidden=6152 save=0,1 mask=some"),    /* and more rows than are resident at once */

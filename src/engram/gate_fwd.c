@@ -147,14 +147,13 @@ static tgl_shape few_shape(void *context, const tgl_target *target)
 static bool ring_pays(const void *context, const tgl_target *target)
 {
     const problem *p = context;
-    const int64_t rows = p->num_tokens * p->num_streams;
-    return p->hidden <= GATE_RING_SHORT ? rows >= GATE_RING_ROWS : p->hidden < GATE_RING_LONG || rows < GATE_RING_MANY;
+    return p->hidden < GATE_RING_LONG || p->num_tokens * p->num_streams < GATE_RING_MANY;
 }
 
 static bool pipeline_pays(const void *context, const tgl_target *target)
 {
     const problem *p = context;
-    return p->num_tokens * p->num_streams >= GATE_PIPELINE_ROWS && p->hidden < GATE_RING_LONG;
+    return p->num_tokens * p->num_streams >= GATE_PIPELINE_ROWS * target->num_sms && p->hidden < GATE_RING_LONG;
 }
 
 /* As many blocks as are resident at once, with up to `most` stages each. */
