@@ -12,10 +12,13 @@ fiber emu_main_fiber;
 fiber *emu_running = &emu_main_fiber;
 static const void *main_bottom; /* the caller's stack, as ASan tells it */
 static size_t main_size;
+static int tells_all; /* ASan of every switch, not only of those to another chunk of stacks */
+static int is_told;   /* of the switch under way */
 
 /* ---- sanitizers ---- */
 __attribute__((weak)) void __sanitizer_start_switch_fiber(void **, const void *, size_t);
 __attribute__((weak)) void __sanitizer_finish_switch_fiber(void *, const void **, size_t *);
+__attribute__((weak)) void *__asan_get_current_fake_stack(void);
 __attribute__((weak)) void __asan_poison_memory_region(const volatile void *, size_t);
 __attribute__((weak)) void __asan_unpoison_memory_region(const volatile void *, size_t);
 __attribute__((weak)) void *__tsan_create_fiber(unsigned);
@@ -58,7 +61,7 @@ fiber *emu_fiber_slot(emu_u32 i)
         if (p == MAP_FAILED || !f) return NULL;
         madvise(p, bytes, num_chunks < HUGE_CHUNKS ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
         const uintptr_t first = ((uintptr_t)p + EMU_STACK - 1) & ~(EMU_STACK - 1);
-        for (uintptr_t k = 0; k < CHUNK_STACKS; k++) f[k] = (fiber){ .thread = emu_thread_on(first + k * EMU_STACK) };
+        for (uintptr_t k = 0; k < CHUNK_STACKS; k++) f[k] = (fiber){ .chunk = (char *)first, .thread = emu_thread_on(first + k * EMU_STACK) };
         chunks[num_chunks++] = f;
     }
     return &chunks[i / CHUNK_STACKS][i % CHUNK_STACKS];
@@ -183,12 +186,13 @@ void emu_fiber_start(fiber *f, void (*entry)(void))
 void emu_fiber_group(void)
 {
     main_bottom = NULL;
+    tells_all = __asan_get_current_fake_stack && __asan_get_current_fake_stack();
     if (__tsan_get_current_fiber) emu_main_fiber.tsan = __tsan_get_current_fiber();
 }
 
 void emu_fiber_entered(void)
 {
-    if (!__sanitizer_finish_switch_fiber) return;
+    if (!is_told) return;
     if (main_bottom) __sanitizer_finish_switch_fiber(NULL, NULL, NULL);
     else
         __sanitizer_finish_switch_fiber(NULL, &main_bottom,
@@ -197,16 +201,19 @@ void emu_fiber_entered(void)
 
 enum { LOWEST = 4096 }; /* bytes of its stack that a thread must leave */
 
+/* To ASan all stacks of a chunk are one, so that it hears of few switches: telling it takes as long as the rest of one. With
+ * its stacks of fake frames (detect_stack_use_after_return) each fiber needs its own. */
 void emu_fiber_switch(fiber *from, fiber *to, int dying)
 {
     emu_running = to;
     if (((uintptr_t)__builtin_frame_address(0) & (EMU_STACK - 1)) < LOWEST && from != &emu_main_fiber) overflowed();
-    if (__sanitizer_start_switch_fiber) {
+    is_told = __sanitizer_start_switch_fiber && (tells_all || to->chunk != from->chunk);
+    if (is_told) {
         void **fake = dying ? NULL : &from->fake;
         if (to == &emu_main_fiber) __sanitizer_start_switch_fiber(fake, main_bottom, main_size);
-        else __sanitizer_start_switch_fiber(fake, stack_low(to), EMU_STACK);
+        else __sanitizer_start_switch_fiber(fake, to->chunk, CHUNK_STACKS * EMU_STACK);
     }
     if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(to->tsan, 1); /* 1: the switch orders nothing */
     emu_switch(&from->sp, to->sp);
-    if (__sanitizer_finish_switch_fiber) __sanitizer_finish_switch_fiber(from->fake, NULL, NULL);
+    if (is_told) __sanitizer_finish_switch_fiber(from->fake, NULL, NULL);
 }

@@ -13,7 +13,8 @@
  * CPU with fibers on stacks of 128 KB and small pages, 35 with stacks of 32 KB on huge pages, and takes 27 (ASan, check_list
  * of test_route, a Xeon with 1 MB of L2, beside other work). EMU_COLOUR's figures are of stacks of 128 KB, too. */
 typedef struct fiber {
-    void *sp, *fake;    /* saved stack pointer; ASan's own */
+    void *sp;           /* saved stack pointer */
+    char *chunk;        /* of stacks, where its own is; NULL: the caller's stack */
     emu_thread *thread; /* on its stack */
     struct block *block;
     struct fiber *next; /* in the list it waits in */
@@ -24,6 +25,7 @@ typedef struct fiber {
     const char *what;    /* it does at `site` */
     emu_site site;
     uint32_t cluster_arrived, cluster_target;
+    void *fake; /* ASan's own */
 } __attribute__((aligned(64))) fiber;
 _Static_assert(sizeof(emu_thread) <= EMU_THREAD_BYTES, "EMU_THREAD_BYTES");
 
