@@ -432,6 +432,34 @@ static int run(command *c, const char *folder) /* -> exit status; the compiler's
     return status;
 }
 
+/* The name in EMU_CACHE of what this is compiled to: the sum of all that goes into it. */
+static void name_in_cache(const program *p, const command *c, const char *folder, char name[64])
+{
+    char *text = NULL;
+    size_t bytes;
+    FILE *f = open_memstream(&text, &bytes);
+    if (!f) abort();
+    fprintf(f, "%s%s%s\n%u\n%s\n%s\n", text_emulator_h, text_device_hpp, text_ptx_hpp, hash_compiler(0), p->name,
+            p->source);
+    for (int i = 0; i < p->num_headers; i++) fprintf(f, "%s\n%s\n", p->header_name[i], p->header_text[i]);
+    for (int i = 0; i < c->n; i++)
+        if (!strstr(c->word[i], folder)) fprintf(f, "%s\n", c->word[i]);
+    if (fclose(f) != 0) abort();
+    snprintf(name, 64, "%016llx-%zu.so", emu_sum(text, bytes), bytes);
+    free(text);
+}
+/* Nobody sees half of a file; one that cannot be written is not there. */
+static void put_in_cache(const char *cache, const char *name, const char *data, size_t bytes)
+{
+    char unique[2048], path[2048];
+    snprintf(path, sizeof path, "%s/%s", cache, name);
+    snprintf(unique, sizeof unique, "%s/XXXXXX", cache);
+    const int file = mkstemp(unique);
+    if (file < 0) return;
+    const bool is_whole = write(file, data, bytes) == (ssize_t)bytes;
+    if (close(file) != 0 || !is_whole || rename(unique, path) != 0) unlink(unique);
+}
+
 static void make_image(program *p, const target *t)
 {
     emu_image h = {
@@ -480,18 +508,27 @@ API int nvrtcCompileProgram(program *p, int num_options, const char *const *opti
     add(&c, "-lm");
     add(&c, "-lgcc"); /* alone: looking through libstdc++ took most of the linker's time; libc is there */
 
-    if (result == OK && write_source(p, folder)) result = INTERNAL;
-    if (result == OK) {
+    const char *cache = keep || result != OK ? NULL : emu_text_setting("EMU_CACHE", NULL);
+    char name[64];
+    if (cache) name_in_cache(p, &c, folder, name);
+    free(p->image);
+    p->image = cache ? read_file(cache, name, sizeof(emu_image), &p->image_bytes) : NULL;
+    if (p->image) {
+        free(p->log);
+        p->log = strdup("");
+    } else if (result == OK && write_source(p, folder)) {
+        result = INTERNAL;
+    } else if (result == OK) {
         const int status = run(&c, folder);
         size_t bytes = 0;
         free(p->log);
         p->log = read_file(folder, "log", 0, &bytes);
         if (!p->log) p->log = strdup("cannot run the C++ compiler (EMU_CXX)");
-        free(p->image);
         p->image = status == 0 ? read_file(folder, "kernel.so", sizeof(emu_image), &p->image_bytes) : NULL;
-        if (p->image) make_image(p, &t);
-        else result = COMPILATION;
+        if (!p->image) result = COMPILATION;
+        else if (cache && !*p->log) put_in_cache(cache, name, p->image + sizeof(emu_image), p->image_bytes);
     }
+    if (p->image) make_image(p, &t);
     for (int i = 0; i < c.n; i++) free(c.word[i]);
     if (!keep) nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
     return result;

@@ -22,9 +22,11 @@
  *   EMU_NVRTC    N: NVRTC says that it is 13.N, a real version, as a cache that is used without NVRTC wants it; use a
  *                folder of its own for it
  *   EMU_WEAK     1: weak memory between blocks (weak.c), with a seed and without a sanitizer
+ *   EMU_CACHE    a folder where compiled kernels stay, and from where they are taken without compiling: for tests that
+ *                compile anew whatever Tegula's own cache has
  *   EMU_KEEP     a folder where the sources of compiled kernels stay, for a debugger
  *
- * The first call of an entry point reads them, except for the last five, which nvrtcCompileProgram and
+ * The first call of an entry point reads them, except for the last six, which nvrtcCompileProgram and
  * nvrtcVersion read. */
 #ifndef EMU_SETTINGS_H
 #define EMU_SETTINGS_H
