@@ -273,7 +273,9 @@ const case_op reduce_fused_cases = {
         "num_tokens=700 num_topk=4 num_experts=16 hidden=9 alignment=16",
         "num_tokens=513 num_topk=1,8,9,32,33 num_experts=40 hidden=80 alignment=4 routing=some_empty",
         "num_tokens=515 num_topk=4 num_experts=16 hidden=4112 alignment=1 slots=mapped,wild x_sf=1 sf=-3 "
-        "dtype=f32,e4m3 out_dtype=f32,e4m3",
+        "dtype=e4m3 out_dtype=f32,e4m3",
+        "num_tokens=515 num_topk=2 num_experts=16 hidden=4112 alignment=1 slots=mapped,wild x_sf=1 sf=-3 "
+        "dtype=f32 out_dtype=f32,e4m3",
         "num_tokens=515 num_topk=4 num_experts=16 hidden=80 alignment=1 dtype=f16 out_dtype=f16",
         "num_tokens=4097 num_topk=3 num_experts=40 hidden=8 alignment=1 x_sf=1"),    /* two per block */
     .lists[CASE_SLOW] = CASE_LINES(

@@ -61,7 +61,8 @@ fiber *emu_fiber_slot(emu_u32 i)
         if (p == MAP_FAILED || !f) return NULL;
         madvise(p, bytes, num_chunks < HUGE_CHUNKS ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
         const uintptr_t first = ((uintptr_t)p + EMU_STACK - 1) & ~(EMU_STACK - 1);
-        for (uintptr_t k = 0; k < CHUNK_STACKS; k++) f[k] = (fiber){ .chunk = (char *)first, .thread = emu_thread_on(first + k * EMU_STACK) };
+        for (uintptr_t k = 0; k < CHUNK_STACKS; k++)
+            f[k] = (fiber){ .chunk = (char *)first, .thread = emu_thread_on(first + k * EMU_STACK) };
         chunks[num_chunks++] = f;
     }
     return &chunks[i / CHUNK_STACKS][i % CHUNK_STACKS];
