@@ -371,3 +371,15 @@ extern "C" __global__ void cluster_work_after_arrival(u32 *out) /* the barrier o
     cluster_wait();
     out[threadIdx.x ^ 128] = a[threadIdx.x ^ 128];
 }
+
+/* past the end of a thread's own array, through a pointer, whose bounds UBSan does not know */
+static __device__ __noinline__ void write_five(u32 *p)
+{
+    for (int i = 0; i < 5; i++) p[i] = threadIdx.x;
+}
+extern "C" __global__ void local_overflow(u32 *out)
+{
+    u32 mine[4];
+    write_five(mine);
+    out[threadIdx.x] = mine[threadIdx.x & 3];
+}

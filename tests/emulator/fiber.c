@@ -212,6 +212,7 @@ void emu_fiber_switch(fiber *from, fiber *to, int dying)
     if (is_told) {
         void **fake = dying ? NULL : &from->fake;
         if (to == &emu_main_fiber) __sanitizer_start_switch_fiber(fake, main_bottom, main_size);
+        else if (tells_all) __sanitizer_start_switch_fiber(fake, stack_low(to), EMU_STACK);
         else __sanitizer_start_switch_fiber(fake, to->chunk, CHUNK_STACKS * EMU_STACK);
     }
     if (__tsan_switch_to_fiber) __tsan_switch_to_fiber(to->tsan, 1); /* 1: the switch orders nothing */

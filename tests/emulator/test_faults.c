@@ -25,6 +25,7 @@ typedef struct {
 } planted;
 static const planted faults[] = {
     { "global_overflow", ASAN, "heap-buffer-overflow", 1, 1, 0 },
+    { "local_overflow", ASAN, "in stack of thread", 1, 1, 0 },
     { "shared_overflow", UBSAN, "index 256 is out of bounds", 1, 1, 0 },
     { "shared_pointer_overflow", ASAN, "use-after-poison", 1, 1, 0 },
     { "shared_address_overflow", REPORT, "4 bytes at shared address", 1, 1, 1024 },
