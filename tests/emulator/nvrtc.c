@@ -339,6 +339,11 @@ static void write_entries(FILE *out, const char *source)
     }
     free(s);
 }
+static void write_kernel(FILE *out, const program *p)
+{
+    fprintf(out, "#include \"device.hpp\"\n#line 1 \"%s\"\n%s\n#include \"ptx.hpp\"\n", p->name, p->source);
+    write_entries(out, p->source);
+}
 static int write_source(const program *p, const char *folder)
 {
     char path[2048];
@@ -352,8 +357,7 @@ static int write_source(const program *p, const char *folder)
     snprintf(path, sizeof path, "%s/kernel.cpp", folder);
     FILE *f = fopen(path, "w");
     if (!f || failed) return -1;
-    fprintf(f, "#include \"device.hpp\"\n#line 1 \"%s\"\n%s\n#include \"ptx.hpp\"\n", p->name, p->source);
-    write_entries(f, p->source);
+    write_kernel(f, p);
     return fclose(f);
 }
 
@@ -439,14 +443,22 @@ static void name_in_cache(const program *p, const command *c, const char *folder
     size_t bytes;
     FILE *f = open_memstream(&text, &bytes);
     if (!f) abort();
-    fprintf(f, "%s%s%s\n%u\n%s\n%s\n", text_emulator_h, text_device_hpp, text_ptx_hpp, hash_compiler(0), p->name,
-            p->source);
+    fprintf(f, "%s%s%s\n%u\n", text_emulator_h, text_device_hpp, text_ptx_hpp, hash_compiler(0));
+    write_kernel(f, p);
     for (int i = 0; i < p->num_headers; i++) fprintf(f, "%s\n%s\n", p->header_name[i], p->header_text[i]);
     for (int i = 0; i < c->n; i++)
         if (!strstr(c->word[i], folder)) fprintf(f, "%s\n", c->word[i]);
     if (fclose(f) != 0) abort();
     snprintf(name, 64, "%016llx-%zu.so", emu_sum(text, bytes), bytes);
     free(text);
+}
+/* A file that is used is young: the oldest go first. */
+static char *take_from_cache(const char *cache, const char *name, size_t *bytes)
+{
+    char path[2048];
+    snprintf(path, sizeof path, "%s/%s", cache, name);
+    utimensat(AT_FDCWD, path, NULL, 0);
+    return read_file(cache, name, sizeof(emu_image), bytes);
 }
 /* Nobody sees half of a file; one that cannot be written is not there. */
 static void put_in_cache(const char *cache, const char *name, const char *data, size_t bytes)
@@ -512,7 +524,7 @@ API int nvrtcCompileProgram(program *p, int num_options, const char *const *opti
     char name[64];
     if (cache) name_in_cache(p, &c, folder, name);
     free(p->image);
-    p->image = cache ? read_file(cache, name, sizeof(emu_image), &p->image_bytes) : NULL;
+    p->image = cache ? take_from_cache(cache, name, &p->image_bytes) : NULL;
     if (p->image) {
         free(p->log);
         p->log = strdup("");
