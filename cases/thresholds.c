@@ -37,8 +37,7 @@ const case_threshold case_thresholds[] = {
     { "batched_transpose", "num_cols", { 32, 128 } },
 
     { "engram_gate_bwd", "hidden", { GATE_VECTOR, GATE_VECTOR * GATE_GROUP, GATE_VECTOR * GATE_BWD_THREADS } },
-    { "engram_gate_fwd", "hidden", { GATE_VECTOR, GATE_VECTOR * GATE_SLOTS, GATE_RING_SHORT } },
-    { "engram_gate_fwd", "num_tokens", { GATE_RING_MANY / 4, GATE_PIPELINE_ROWS * 132 / 4 /* with 132 SMs */ } },
+    { "engram_gate_fwd", "hidden", { GATE_VECTOR, GATE_VECTOR * GATE_SLOTS, GATE_RING_SHORT, GATE_RING_LONG } },
     { "engram_grad_w_reduce", "num_partials", { GRAD_W_AHEAD, 2 * GRAD_W_AHEAD } },
     { "engram_hash", "max_ngram", { COLUMN_UNROLLED } },
     { "engram_hash", "num_tokens", { WARP, COLUMN_THREADS } },

@@ -134,8 +134,9 @@ const case_op gate_fwd_cases = {
         "num_tokens=4001 hidden=2048,2560,3072,4096,6144,7168 mask=none,some",
         "num_tokens=8001 hidden=2560,5120,7168 weights=bf16 layout=kv output=same save=0",
         "num_tokens=132,133 num_streams=1,2,3,8 hidden=64,100,257,512,576,8192,16384",
-        /* past 2^31 elements */
-        "num_tokens=76000 num_streams=4 hidden=7168 save=0 output=same"),
+        /* past 2^31 elements: gate_fwd, gate_fwd_pipeline */
+        "num_tokens=76000 num_streams=4 hidden=7168 save=0 output=same",
+        "num_tokens=105000 num_streams=4 hidden=5120 save=0 output=same"),
     .lists[CASE_BENCH] = CASE_LINES(
         "num_tokens=4096,8192 hidden=7168,5120,2560 save=0",
         "num_tokens=4096 hidden=7168,4096 save=1", "num_tokens=8192 hidden=7168 save=1",

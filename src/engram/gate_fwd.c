@@ -85,7 +85,7 @@ static int plan(const void *context, tgl_kernel *kernels)
     const int64_t row_vectors = tgl_ceil_div(vectors_of(p), GATE_SLOTS);
     const int64_t ring_vectors = tgl_ceil_div(vectors_of(p), ring_threads(p));
     const bool is_whole = p->hidden % GATE_VECTOR == 0;
-    const bool is_few = is_whole && ring_vectors <= GATE_FEW_VECTORS && p->hidden > 0;
+    const bool is_few = is_whole && ring_vectors <= GATE_FEW_VECTORS;
     kernels[FEW] = (tgl_kernel){ is_few ? "engram/gate_fwd_few" : NULL,
                                  { kind, center, { "THREADS", ring_threads(p) }, { "COUNT", vectors_of(p) } } };
     const bool is_ring = is_whole && ring_vectors <= GATE_RING_VECTORS;
@@ -156,15 +156,16 @@ static bool pipeline_pays(const void *context, const tgl_target *target)
     return p->num_tokens * p->num_streams >= GATE_PIPELINE_ROWS * target->num_sms && p->hidden < GATE_RING_LONG;
 }
 
-/* As many blocks as are resident at once, with up to `most` stages each. */
-static tgl_shape shape_of_blocks(problem *p, const tgl_target *target, int64_t least, int64_t most, int block)
+/* As many blocks as are resident at once, with up to max_stages each. */
+static tgl_shape shape_of_blocks(problem *p, const tgl_target *target, int64_t min_stages, int64_t max_stages,
+                                 int block)
 {
     const int64_t per_sm = ring_blocks(p, target);
     const int64_t resident = per_sm * target->num_sms / p->num_streams; /* blocks of a stream */
     const int64_t of_stream = tgl_strided_grid(tgl_min(p->num_tokens, resident), 65535);
     const int64_t rows = tgl_ceil_div(p->num_tokens, of_stream);
     const int64_t room = (target->max_smem_per_block / per_sm - 2048) / stage_bytes(p);
-    p->stages = (int32_t)tgl_max(least, tgl_min(tgl_min(rows, room), most));
+    p->stages = (int32_t)tgl_max(min_stages, tgl_min(tgl_min(rows, room), max_stages));
     return (tgl_shape){
         { of_stream * p->num_streams }, .block = block, .shared_bytes = p->stages * stage_bytes(p), TGL_ARGS(*p)
     };
@@ -177,6 +178,7 @@ static tgl_shape ring_shape(void *context, const tgl_target *target)
     return shape_of_blocks(p, target, 1, enough, ring_threads(p));
 }
 
+/* Two stages at least: a row is still in its own when the next one is added up. */
 static tgl_shape pipeline_shape(void *context, const tgl_target *target)
 {
     problem *p = context;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * gate_fwd_pipeline.cu - the gate of very many rows: as gate_fwd_ring.cu, but no warp waits for a gate; sm_90 and up.
+ * gate_fwd_pipeline.cu - the gate of very many rows: as gate_fwd_ring.cu, but a row's gate is found while the next row is
+ * added up; sm_90 and up.
  *   computes  as gate_fwd.cu
  *   launch    as gate_fwd_ring.cu, with a warp more, the first, and at least two stages
  *   moves     as gate_fwd_ring.cu

@@ -332,8 +332,8 @@ TEST(devices_agree_to_the_bit)
                     5);
 }
 
-TEST(
-    every_kernel_with_many_trips) /* blocks with more rows than stages, by each kernel; also without a mask and an output */
+/* Blocks with more rows than stages, by each kernel that may have them; also without a mask and an output. */
+TEST(every_kernel_with_many_trips)
 {
     setenv("TEGULA_TEST_GRID", "2", 1);
     check_same_bits("engram_gate_fwd",
