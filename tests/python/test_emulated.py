@@ -27,5 +27,6 @@ def test_emulated(name, tmp_path):
            "EMU_SMS": "4"}
     if name in COLD:
         env["TEGULA_CACHE_DIR"] = str(tmp_path)
+        env.pop("EMU_CACHE", None)
     done = subprocess.run([sys.executable, SCRIPT, name], env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
