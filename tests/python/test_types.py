@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import json
+import os
 import pathlib
 import pkgutil
 import re
@@ -248,9 +249,10 @@ def run_checker(name, tmp_path):
                 if d["severity"] == "error"}, done.stdout
     # as an installed package: its own code is of no interest
     (tmp_path / "mypy.ini").write_text("[mypy]\nstrict = True\n[mypy-tegula.*]\nfollow_imports = silent\n")
-    done = subprocess.run([sys.executable, "-m", name, "--config-file", tmp_path / "mypy.ini", "--cache-dir",
-                           tmp_path, calls], capture_output=True, text=True,
-                          env={"MYPYPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin"})
+    # tests/run keeps a folder between runs: reading torch's types takes most of the time
+    kept = pathlib.Path(os.environ.get("TEGULA_CACHE_DIR") or tmp_path) / "mypy"
+    done = subprocess.run([sys.executable, "-m", name, "--config-file", tmp_path / "mypy.ini", "--cache-dir", kept, calls],
+                          capture_output=True, text=True, env={"MYPYPATH": str(PACKAGE.parent), "PATH": "/usr/bin:/bin"})
     lines = re.findall(r"^(\S+\.pyi?):(\d+): error", done.stdout, re.MULTILINE)
     assert {pathlib.Path(path).name for path, _ in lines} == {CALLS.name}, done.stdout + done.stderr
     return {int(line) for _, line in lines}, done.stdout
