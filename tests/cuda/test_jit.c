@@ -405,7 +405,7 @@ TEST(ptx_for_devices_nvrtc_does_not_know)
     tgl_image_free(&image);
 }
 
-/* ---- threads and forks ---- */
+/* ---- threads and forks: without EMU_CACHE kernels take their time to compile, in which others come by ---- */
 
 enum { NUM_THREADS = 4, KERNELS_A_THREAD = 3 };
 
@@ -423,6 +423,7 @@ static void *compile_some(void *argument)
 
 WITH_FOLDER(threads_compile_different_kernels)
 {
+    unsetenv("EMU_CACHE");
     const uint64_t before = tgl_compile_count();
     pthread_t threads[NUM_THREADS];
     int numbers[NUM_THREADS];
@@ -477,6 +478,7 @@ static void *compile_long(void *text)
 TEST(forked_in_the_middle_of_a_compilation)
 {
     NEED_NVRTC();
+    unsetenv("EMU_CACHE");
     CHECK_OK(tgl_set_cache_dir(""));
     enum { LINES = 1000, BYTES = LINES * 64 + 256 };
     char *text = malloc(BYTES);

@@ -152,6 +152,7 @@ static tgl_status add(const array *a, int amount, tgl_stream stream)
 /* A block in a process of its own, with a new cache folder and an array on device 0. */
 #define ON_DEVICE(name, ...) ON(name, NEED_DEVICE, __VA_ARGS__)
 #define ON_EMULATOR(name, ...) ON(name, NEED_EMULATOR, __VA_ARGS__)
+#define COMPILES_ANEW "EMU_CACHE=" /* takes its time, in which others come by */
 #define ON(name, need, ...)                 \
     static void on_device_##name(array *a); \
     TEST(name)                              \
@@ -552,7 +553,7 @@ static void *launch_plan(void *context)
 }
 
 /* Each kernel is compiled once, however many threads want the plan. */
-ON_DEVICE(a_plan_that_threads_share, "EMU_SMS=4")
+ON_DEVICE(a_plan_that_threads_share, "EMU_SMS=4", COMPILES_ANEW)
 {
     pthread_t threads[6];
     for (int i = 0; i < 6; i++) CHECK(pthread_create(&threads[i], NULL, launch_plan, a) == 0);
@@ -1148,7 +1149,7 @@ static void in_threads(void *(*f)(void *), thread_launch *t, int count, bool can
     for (int i = 0; i < count; i++) CHECK_INT(pthread_join(threads[i], NULL), 0);
 }
 
-ON_DEVICE(another_threads_capture_goes_on, "EMU_SMS=4")
+ON_DEVICE(another_threads_capture_goes_on, "EMU_SMS=4", COMPILES_ANEW)
 {
     CHECK_OK(add(a, 3, NULL));
     tgl_stream stream = begin_capture(a);
@@ -1162,7 +1163,7 @@ ON_DEVICE(another_threads_capture_goes_on, "EMU_SMS=4")
 
 /* ---- threads ---- */
 
-ON_DEVICE(threads_that_want_the_same_kernel, "EMU_SMS=4")
+ON_DEVICE(threads_that_want_the_same_kernel, "EMU_SMS=4", COMPILES_ANEW)
 {
     enum { THREADS = 8 };
     thread_launch t[THREADS];
@@ -1181,7 +1182,7 @@ ON_DEVICE(threads_that_want_the_same_kernel, "EMU_SMS=4")
     if (has_emulator()) CHECK_INT(calls("cuLibraryLoadData"), 2);
 }
 
-ON_DEVICE(threads_that_want_a_kernel_with_an_error, "EMU_SMS=4")
+ON_DEVICE(threads_that_want_a_kernel_with_an_error, "EMU_SMS=4", COMPILES_ANEW)
 {
     enum { THREADS = 6 };
     thread_launch t[THREADS];
@@ -1196,7 +1197,7 @@ ON_DEVICE(threads_that_want_a_kernel_with_an_error, "EMU_SMS=4")
 }
 
 /* pthread_cancel() while a thread compiles and others wait for it: they finish, and the kernel is there for the next. */
-ON_DEVICE(cancelled_threads, "EMU_SMS=4")
+ON_DEVICE(cancelled_threads, "EMU_SMS=4", COMPILES_ANEW)
 {
     enum { THREADS = 3 };
     alarm(60); /* a thread that waits for ever fails */
@@ -1368,7 +1369,7 @@ static void *launch_new_kernels(void *argument)
 }
 
 /* Forks while other threads load and launch: no child ever hangs on a lock. */
-ON_DEVICE(forks_beside_launches, "EMU_SMS=4")
+ON_DEVICE(forks_beside_launches, "EMU_SMS=4", COMPILES_ANEW)
 {
     pthread_t thread;
     REQUIRE(pthread_create(&thread, NULL, launch_new_kernels, a) == 0);
