@@ -128,14 +128,15 @@ static fiber *make_thread(const emu_launch *l, block *b, emu_u32 slot, emu_u32 t
     fiber *f = emu_fiber_slot(slot);
     if (!f) return NULL;
     emu_thread *p = f->thread;
-    const fiber kept = { .chunk = f->chunk, .thread = p, .tsan = f->tsan }; /* TSan's fibers are used again, too */
+    char *chunk = f->chunk;
+    void *tsan = f->tsan; /* TSan's fibers are used again, too */
     /* Words and fields one by one: in a process with ASan, memset and memcpy are functions that look at all of the memory. */
     typedef volatile emu_u64 __attribute__((may_alias)) word;
     for (size_t i = 0; i < sizeof *f / 8; i++) ((word *)f)[i] = 0;
     for (size_t i = 0; i < sizeof *p / 8; i++) ((word *)p)[i] = 0;
-    f->chunk = kept.chunk;
+    f->chunk = chunk;
     f->thread = p;
-    f->tsan = kept.tsan;
+    f->tsan = tsan;
     f->block = b;
     f->tid = t;
     f->lane = t & 31;
