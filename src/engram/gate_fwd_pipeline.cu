@@ -33,11 +33,6 @@ DEV void advance(place &at, int stages)
     if (at.stage == 0) at.parity ^= 1;
 }
 
-DEV bool is_masked_row(const gate_fwd_args &a, const ring &r, i64 i)
-{
-    return a.image_token_mask && i < r.rows && a.image_token_mask[token_of(r, i)];
-}
-
 /* The first warp. */
 DEV void load_and_gate(const gate_fwd_args &a, const ring &r, const progress &p, const float4 *groups, row_gate *gates)
 {
@@ -45,7 +40,7 @@ DEV void load_and_gate(const gate_fwd_args &a, const ring &r, const progress &p,
     pdl_wait();
     if (lane == 0) fill_all(a, r);
     place freed = { 0, 0 };
-    bool next = is_masked_row(a, r, 0);
+    bool next = is_masked_row(a, r, 0), coming = is_masked_row(a, r, a.stages); /* the row that is loaded next */
 #pragma unroll 1
     for (i64 i = 0; i < r.rows; i++) {
         const i64 index = token_of(r, i) * a.num_streams + r.h;
@@ -63,7 +58,8 @@ DEV void load_and_gate(const gate_fwd_args &a, const ring &r, const progress &p,
         const i64 wanted = i - 1 + a.stages; /* where the row before was */
         if (i > 0 && wanted < r.rows) {
             mbar_wait(p.freed + 8 * freed.stage, freed.parity);
-            if (lane == 0) fill(a, r, wanted, freed.stage);
+            if (lane == 0) fill(a, r, wanted, freed.stage, coming);
+            coming = is_masked_row(a, r, wanted + 1);
             advance(freed, a.stages);
         }
     }
@@ -108,8 +104,7 @@ DEV void sum_and_write(const gate_fwd_args &a, const ring &r, const progress &p,
                            shared_load_u32x4(from + 2 * c + r.row_bytes), w[j]);
             });
             put_groups(slot, groups + i % 2 * GROUPS, tid);
-            __syncwarp();
-            if (tid % 32 == 0) mbar_arrive(p.summed + 8 * (i % 2));
+            if (tid % 32 == 0) mbar_arrive(p.summed + 8 * (i % 2)); /* the lane that has stored them */
         }
         if (i > 0) {
             const i64 row = i - 1;

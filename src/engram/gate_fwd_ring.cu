@@ -34,7 +34,8 @@ DEV void run(const gate_fwd_args &a)
         if (tid + i * THREADS < count) load_weights(a.weights, r.h, tid + i * THREADS, w[i]);
     if (a.weights.is_constant) pdl_wait();
     if (tid == 0 && a.weights.is_constant) fill_all(a, r);
-    __syncthreads(); /* mbarriers are initialised */
+    __syncthreads();                                         /* mbarriers are initialised */
+    bool coming = tid == 0 && is_masked_row(a, r, a.stages); /* the row that is loaded next */
     int stage = 0;
     u32 parity = 0;
 #pragma unroll 1
@@ -55,7 +56,10 @@ DEV void run(const gate_fwd_args &a)
         float4 *const g = groups + (i % 2 ? GROUPS : 0);
         put_groups(slot, g, tid);
         __syncthreads(); /* sums are there, and the stage has been read */
-        if (tid == 0 && i + a.stages < r.rows) fill(a, r, i + a.stages, stage);
+        if (tid == 0 && i + a.stages < r.rows) {
+            fill(a, r, i + a.stages, stage, coming);
+            coming = is_masked_row(a, r, i + a.stages + 1);
+        }
         const float gate = is_masked ? 0 : gate_of(a, index, row_sums(g));
         if (is_masked) put_saved(a, index, 0, 0, 0, 0);
         u16 *const out = has_out ? row_of(a.out, t, r.h) : nullptr;

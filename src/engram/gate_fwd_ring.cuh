@@ -28,22 +28,30 @@ DEV ring ring_of_block(const gate_fwd_args &a, u32 stages, u32 loaded)
 
 DEV i64 token_of(const ring &r, i64 i) { return r.first + i * r.step; }
 
-/* Row i into its stage. */
-DEV void fill(const gate_fwd_args &a, const ring &r, i64 i, int stage)
+DEV bool is_masked_row(const gate_fwd_args &a, const ring &r, i64 i)
+{
+    return a.image_token_mask && i < r.rows && a.image_token_mask[token_of(r, i)];
+}
+
+/* Row i into its stage; of one that is known to be masked, x alone, and that only if it is a result. What was in the stage
+ * is added up once more then, for nothing. */
+DEV void fill(const gate_fwd_args &a, const ring &r, i64 i, int stage, bool is_masked)
 {
     const i64 t = token_of(r, i);
     const u32 bar = r.loaded + 8 * stage, to = r.stages + stage * r.stage_bytes;
-    mbar_expect(bar, r.stage_bytes);
-    bulk_load(to, row_of(a.x, t, r.h), r.row_bytes, bar);
+    const bool has_x = !is_masked || (has_masked_result(a) && a.has_residual);
+    mbar_expect(bar, is_masked ? (has_x ? r.row_bytes : 0) : r.stage_bytes);
+    if (has_x) bulk_load(to, row_of(a.x, t, r.h), r.row_bytes, bar);
+    if (is_masked) return;
     bulk_load(to + r.row_bytes, row_of(a.k, t, r.h), r.row_bytes, bar);
     if (a.out.data) bulk_load(to + 2 * r.row_bytes, row_of(a.v, t, 0), r.row_bytes, bar);
 }
 
-/* The first rows, into all stages. */
+/* The first rows, into all stages, which do not wait for the mask. */
 DEV void fill_all(const gate_fwd_args &a, const ring &r)
 {
 #pragma unroll 1
-    for (int i = 0; i < a.stages && i < r.rows; i++) fill(a, r, i, i);
+    for (int i = 0; i < a.stages && i < r.rows; i++) fill(a, r, i, i, false);
 }
 #endif
 
