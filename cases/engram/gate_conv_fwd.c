@@ -163,15 +163,10 @@ static void put_row(const work *k, const conv_request *q, int64_t t, int64_t h, 
         for (int64_t i = 0; i < hidden; i++)
             z[i] = fmaf(weight_at(weight, (int64_t[]){ h * hidden + i, j }), a ? a[i] : 0, z[i]);
     }
-    const bool is_rounded = p->round_each;
     for (int64_t i = 0; i < hidden; i++) {
-        const float v = is_rounded ? conv_bf16(z[i]) : z[i];
-        float y = p->no_activation ? v : (v < -80 ? -80 : v) * conv_sigmoid_of(v);
-        if (is_rounded) y = conv_bf16(y);
-        y += k->gated[(t * x->shape[1] + h) * hidden + i];
-        if (is_rounded) y = conv_bf16(y);
-        if (!p->no_residual) y += (float)gate_at(x, t, h, i);
-        conv_put(&c->tensors[OUT], (int64_t[]){ t, h, i }, y);
+        const float added[] = { k->gated[(t * x->shape[1] + h) * hidden + i], (float)gate_at(x, t, h, i) };
+        conv_put(&c->tensors[OUT], (int64_t[]){ t, h, i },
+                 conv_result_of(z[i], !p->no_activation, p->round_each, added, p->no_residual ? 1 : 2));
     }
 }
 

@@ -96,15 +96,12 @@ static void put_row(const work *k, const conv_request *q, int64_t t, int64_t h, 
         normed(c, q, k->rstd, t - q->r.first - (taps - 1 - j) * dilation, h, a);
         for (int64_t i = 0; i < hidden; i++) z[i] = fmaf(conv_tap_of(c, h, i, j), a[i], z[i]);
     }
-    const bool is_rounded = s->round_each;
     for (int64_t i = 0; i < hidden; i++) {
-        const float v = is_rounded ? conv_bf16(z[i]) : z[i];
-        float y = s->no_activation ? v : (v < -80 ? -80 : v) * conv_sigmoid_of(v);
-        if (is_rounded) y = conv_bf16(y);
-        if (s->add_input) y += conv_at(x, t, h, i);
-        if (is_rounded) y = conv_bf16(y);
-        if (residual->name) y += conv_at(residual, t, h, i);
-        conv_put(out, (int64_t[]){ t, h, i }, y);
+        float added[2];
+        int count = 0;
+        if (s->add_input) added[count++] = conv_at(x, t, h, i);
+        if (residual->name) added[count++] = conv_at(residual, t, h, i);
+        conv_put(out, (int64_t[]){ t, h, i }, conv_result_of(z[i], !s->no_activation, s->round_each, added, count));
     }
 }
 

@@ -284,7 +284,8 @@ typedef struct tgl_engram_short_conv_params {
  * For a row x of request b, whose position is p = start_pos[b] + its number in the chunk:
  *   rstd = 1 / sqrt(sum of x * x / hidden + eps);  a[p] = x * rstd * norm_weight, rounded to bf16;
  *   z = bias + sum over taps j of conv_weight[j] * a[p - (kernel_size - 1 - j) * dilation], one fma each, j ascending;
- *   out = z * sigmoid(z) [+ x] [+ residual], in f32, rounded once (round_each: four times).
+ *   out = z * sigmoid(z) [+ x] [+ residual], in f32, the first + in one fma with the product, rounded once (round_each: four
+ *   times).
  * a at positions before the chunk is ring[slots[b]][position mod ring_size]; 0 without ring or slot, and before
  * position 0. Afterwards a of the last ring_size tokens of the chunk is stored there, so that a rejected draft token is
  * overwritten when its position comes again; batch as for tgl_engram_rows(). If up to Q tokens of a chunk may be

@@ -649,15 +649,21 @@ DEV vector normed(const columns &of, const vector &gv, float rstd)
     load_kept(of, NORM, of.norm, norm);
     return normed(gv, rstd, norm);
 }
+DEV void find_normed(const columns &of, const vector &gv, float rstd, float (&to)[COLUMNS])
+{
+    float norm[COLUMNS];
+    load_kept(of, NORM, of.norm, norm);
+    find_normed(gv, rstd, norm, to);
+}
 
 /* The next row of the chain -> what it is convolved to, before SiLU. */
-DEV void add_row(columns &of, const vector &row, const float (&bias)[COLUMNS], float (&z)[COLUMNS])
+DEV void add_row(columns &of, const float (&row)[COLUMNS], const float (&bias)[COLUMNS], float (&z)[COLUMNS])
 {
     float first[COLUMNS];
     load_kept(of, FIRST_TAP, of.conv[0], first);
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
-        const float v = column(row, i);
+        const float v = row[i];
         z[i] = fmaf(of.conv[TAPS - 1][i], v, of.sums[0][i]);
         of.sums[0][i] = fmaf(of.conv[2][i], v, of.sums[1][i]);
         of.sums[1][i] = fmaf(of.conv[1][i], v, of.sums[2][i]);
@@ -665,6 +671,12 @@ DEV void add_row(columns &of, const vector &row, const float (&bias)[COLUMNS], f
     }
 }
 static_assert(TAPS == 4, "add_row() has so many sums");
+DEV void add_row(columns &of, const vector &packed, const float (&bias)[COLUMNS], float (&z)[COLUMNS])
+{
+    float row[COLUMNS];
+    unpack(packed, row);
+    add_row(of, row, bias, z);
+}
 
 DEV void store_ring(const walk &k, const columns &of, const token &t, i64 number, const vector &v) /* in the chunk */
 {
@@ -680,8 +692,9 @@ DEV vector convolve_plain(columns &of, u32 from, u32 pitch, float rstd)
     load_shared(of, from, x);
     const conv_numbers n = { 0, 0, 0, 1, 1 };
     const float no_bias[COLUMNS] = {};
-    float z[COLUMNS], out[COLUMNS];
-    add_row(of, normed(of, gv, rstd), no_bias, z);
+    float row[COLUMNS], z[COLUMNS], out[COLUMNS];
+    find_normed(of, gv, rstd, row);
+    add_row(of, row, no_bias, z);
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++)
         out[i] = conv_result(&n, z[i], reciprocal(conv_sigmoid_divisor(z[i])), column(gv, i), 1, column(x, i), 0);
@@ -712,11 +725,8 @@ DEV void convolve(const walk &k, columns &of, i32 n, u32 from, float rstd, u16 *
     if (n < k.rows.begin) return;
     vector x;
     load_shared(of, from, x);
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++)
-        made[i] = conv_result(&a.numbers, made[i], reciprocal(conv_sigmoid_divisor(made[i])), column(gv, i),
-                              a.has_residual, column(x, i), 0);
-    store(of, out, is_alive ? pack(made) : a.has_residual ? x : none);
+    const vector masked = a.has_residual ? x : none;
+    store(of, out, is_alive ? result_of(a.numbers, made, gv, a.has_residual, x, false) : masked);
     if (t.state & WRITES) store_ring(k, of, t, t.depth, own); /* which this row may have read */
 }
 

@@ -169,9 +169,7 @@ DEV void load_turn(const short_conv_bwd_args &a, const place &k, walk &c, u32 to
 
 DEV void find_normed(const weights &w, u32 row, float rstd, window &of)
 {
-    const uint2 rounded = normed(shared_load_u32x2(row), rstd, w.norm);
-#pragma unroll
-    for (int i = 0; i < VECTOR; i++) of.normed[LAST][i] = column(rounded, i);
+    find_normed(shared_load_u32x2(row), rstd, w.norm, of.normed[LAST]);
 }
 
 DEV void find_grad_z(const place &k, const conv_numbers &numbers, const weights &w, u32 row, u32 taps, window &of)

@@ -138,10 +138,12 @@ tgl_signature tgl_engram_short_conv_fwd_signature =
 enum { CHAIN, ROW, ANY, NUM_KERNELS };
 
 static int64_t vectors_of(const problem *p) { return tgl_ceil_div(p->hidden, CONV_VECTOR); }
-static int columns_of(const problem *p)
+static int consumers_of(const problem *p)
 {
-    return p->hidden <= CONV_CONSUMERS * CONV_FEW_COLUMNS ? CONV_FEW_COLUMNS : CONV_MANY_COLUMNS;
+    return p->hidden <= CONV_FEW_CONSUMERS * CONV_COLUMNS ? CONV_FEW_CONSUMERS : CONV_MANY_CONSUMERS;
 }
+static int64_t splits_of(const problem *p) { return tgl_ceil_div(p->hidden, consumers_of(p) * CONV_COLUMNS); }
+static int max_norm_warps(const problem *p) { return splits_of(p) > 1 ? CONV_MANY_NORM_WARPS : CONV_FEW_NORM_WARPS; }
 static int threads_of(const problem *p)
 {
     return vectors_of(p) <= CONV_FEW_THREADS ? CONV_FEW_THREADS : CONV_MANY_THREADS;
@@ -154,7 +156,8 @@ static int plan(const void *context, tgl_kernel *kernels)
     const bool has_vectors = p->hidden % CONV_VECTOR == 0 && p->kernel_size <= CONV_WALK_TAPS;
     const bool has_row = has_vectors && p->hidden <= CONV_MANY_THREADS * CONV_VECTOR;
     kernels[CHAIN] =
-        (tgl_kernel){ has_vectors ? "engram/short_conv_fwd" : NULL, { taps, { "COLUMNS", columns_of(p) }, rounds } };
+        (tgl_kernel){ has_vectors ? "engram/short_conv_fwd" : NULL,
+                      { taps, { "CONSUMERS", consumers_of(p) }, { "NORM_WARPS", max_norm_warps(p) }, rounds } };
     kernels[ROW] = (tgl_kernel){ has_row ? "engram/short_conv_fwd_row" : NULL,
                                  { taps, { "BLOCK_THREADS", threads_of(p) }, rounds } };
     kernels[ANY] = (tgl_kernel){ "engram/short_conv_fwd_any", { rounds } };
@@ -169,7 +172,6 @@ static bool has_vectors(const void *context, const tgl_target *target)
            (uintptr_t)p->ring % 16 == 0;
 }
 
-static int64_t splits_of(const problem *p) { return tgl_ceil_div(p->hidden, CONV_CONSUMERS * columns_of(p)); }
 static int64_t split_vectors(const problem *p) { return tgl_ceil_div(vectors_of(p), splits_of(p)); }
 static int64_t stage_bytes(const problem *p)
 {
@@ -177,12 +179,11 @@ static int64_t stage_bytes(const problem *p)
 }
 static int64_t norm_warps(const problem *p, int64_t stages)
 {
-    return tgl_min(CONV_NORM_WARPS(columns_of(p)), tgl_max(1, stages / 2)); /* others are on their way */
+    return tgl_min(max_norm_warps(p), tgl_max(1, stages / 2)); /* others are on their way */
 }
 static int64_t stages_of(const problem *p, const tgl_target *target)
 {
-    const int columns = columns_of(p);
-    const int64_t room = target->max_smem_per_block / CONV_SM_BLOCKS(columns) - CONV_KEPT_BYTES(columns) - 5120;
+    const int64_t room = target->max_smem_per_block / CONV_SM_BLOCKS(consumers_of(p)) - CONV_FIXED_BYTES;
     const int64_t max_stages = tgl_min(room / stage_bytes(p), CONV_STAGES);
     return max_stages - max_stages % tgl_max(1, norm_warps(p, max_stages));
 }
@@ -201,7 +202,7 @@ static bool chain_pays(const void *context, const tgl_target *target)
 static tgl_shape chain_shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    const int64_t resident = CONV_SM_BLOCKS(columns_of(p)) * (int64_t)target->num_sms;
+    const int64_t resident = CONV_SM_BLOCKS(consumers_of(p)) * (int64_t)target->num_sms;
     p->splits = (int32_t)splits_of(p), p->split_vectors = (int32_t)split_vectors(p);
     p->stages = (int32_t)stages_of(p, target), p->norm_warps = (int32_t)norm_warps(p, p->stages);
     p->chains = p->requests.writes_ring ? 1 : (int32_t)tgl_min(p->dilation, p->num_tokens);
@@ -209,8 +210,8 @@ static tgl_shape chain_shape(void *context, const tgl_target *target)
     const int64_t tiles = tgl_max(1, resident / tgl_max(1, of_tile));
     p->tile_tokens = tgl_ceil_div(p->num_tokens, tiles);
     const int64_t blocks = tgl_ceil_div(p->num_tokens, p->tile_tokens) * of_tile;
-    tgl_shape made = tgl_shape_of_blocks(blocks, CONV_THREADS(columns_of(p)));
-    made.shared_bytes = CONV_KEPT_BYTES(columns_of(p)) + p->stages * stage_bytes(p);
+    tgl_shape made = tgl_shape_of_blocks(blocks, CONV_THREADS(consumers_of(p), max_norm_warps(p)));
+    made.shared_bytes = p->stages * stage_bytes(p);
     return tgl_shape_with(made, p, sizeof *p);
 }
 

@@ -2,11 +2,11 @@
  * short_conv_fwd.cu - the short convolution of many rows: blocks that walk over chains of tokens, one stream; sm_90 and
  * up.
  *   computes  as tegula/engram.h says, sums in the order of common/short_conv.h
- *   launch    grid tiles * chains * num_streams * splits, block CONV_THREADS, dynamic shared
- *             memory of some weights, and of `stages` rows of x and, if there is a residual, of the block's columns of it
+ *   launch    grid tiles * chains * num_streams * splits, block CONV_THREADS, dynamic shared memory of `stages` rows of x
+ *             and, if there is a residual, of the block's columns of it
  *   moves     2 bytes per element of x, residual and out, once each from memory; x again from L2 for every split, and
  *             of KERNEL_SIZE - 1 tokens before each chain
- *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; COLUMNS of a thread; ROUND_EACH 0, 1
+ *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; CONSUMERS threads that have columns; NORM_WARPS, at most; ROUND_EACH 0, 1
  *
  * A chain is every dilation-th token of a tile: what its taps reach is in the chain. A thread keeps, for its columns,
  * the sums that the next KERNEL_SIZE - 1 results have so far, in the order of taps; a row adds to all of them.
@@ -31,26 +31,16 @@
 #include "engram/common/short_conv.cuh"
 
 static_assert(KERNEL_SIZE >= 1 && KERNEL_SIZE <= CONV_WALK_TAPS, "KERNEL_SIZE is 1..CONV_WALK_TAPS");
-static_assert(COLUMNS == CONV_FEW_COLUMNS || COLUMNS == CONV_MANY_COLUMNS, "COLUMNS is one of two");
+static_assert(CONSUMERS == CONV_FEW_CONSUMERS || CONSUMERS == CONV_MANY_CONSUMERS, "CONSUMERS is one of two");
 static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
 
 #if __CUDA_ARCH__ >= 900
 enum {
     LAST = KERNEL_SIZE - 1,
-    WARPS = CONV_CONSUMERS / 32,
-    THREADS = CONV_THREADS(COLUMNS),
-    MORE = COLUMNS % 4,                            /* columns of a thread besides its vector: 2, or none */
-    OWN = COLUMNS - MORE,                          /* of its vector */
-    MORE_FIRST = CONV_CONSUMERS * (COLUMNS - MORE) /* of the block's columns the first that is not in a vector */
+    WARPS = CONSUMERS / 32,
+    THREADS = CONV_THREADS(CONSUMERS, NORM_WARPS),
+    COLUMNS = CONV_COLUMNS
 };
-
-/* The columns of a thread. */
-template <int COUNT> struct vector_of { typedef uint2 type; };
-template <> struct vector_of<10> { typedef vector_and_pair type; };
-typedef vector_of<COLUMNS>::type vector;
-
-DEV void load_shared(u32 at, u32, uint2 &v) { v = shared_load_u32x2(at); }
-DEV void load_shared(u32 at, u32 pair, vector_and_pair &v) { v = { shared_load_u32x4(at), shared_load_u32(pair) }; }
 
 /* What is done with a row. END: there are no more. STARTS: rows before it come from the ring. PLAIN: alive, with a
  * result, and nothing else to do; there is an activation and no bias. */
@@ -286,106 +276,52 @@ DEV void add_squares(const short_conv_args &a, i64 h, const pipe &p, i64 first, 
 
 /* ---- warps with columns ---- */
 
-/* KEEPS_SOME: norm and those of the first tap are in shared memory, at `kept`, not in registers. */
-enum { KEEPS_SOME = CONV_KEPT_BYTES(COLUMNS) > 0 };
-struct weights {
-    u32 kept;
-    float norm[COLUMNS], conv[COLUMNS][KERNEL_SIZE];
-};
+struct weights { float norm[COLUMNS], conv[COLUMNS][KERNEL_SIZE]; };
 
-/* What a thread has: columns of stream h from `first` on, and from first + more on, in shared memory and in memory. */
+/* What a thread has: columns of stream h from `first` on; where they are in the first stage. */
 struct columns {
     i64 h, first;
-    u32 x, residual, more;
+    u32 x, residual;
     u32 at; /* the first, counted from the block's */
-    bool are_mine, has_more;
+    bool are_mine;
 };
-
-/* Numbers of its columns, the first at `at`. */
-DEV void load_numbers(const conv_weights &w, const columns &k, i64 at, float (&to)[COLUMNS])
-{
-    float own[OWN];
-    load_vector(w, at, own);
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) to[i] = i < OWN ? own[i] : conv_weight_at(&w, at + k.more + i - OWN);
-}
 
 DEV void load_weights(const short_conv_args &a, const columns &k, weights &w)
 {
     const i64 channel = k.h * a.hidden + k.first;
-    load_numbers(a.norm, k, k.h * a.norm.stride + k.first, w.norm);
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++) w.norm[i] = conv_norm_weight(&a.numbers, w.norm[i]);
+    load_norm(a.norm, a.numbers, k.h, k.first, w.norm);
 #pragma unroll
     for (int v = 0; v < KERNEL_SIZE; v++) {
-        float some[OWN];
-        load_vector(a.conv, channel * KERNEL_SIZE + v * OWN, some);
+        float some[COLUMNS];
+        load_vector(a.conv, channel * KERNEL_SIZE + v * COLUMNS, some);
 #pragma unroll
-        for (int i = 0; i < OWN; i++) {
-            const int n = v * OWN + i;
+        for (int i = 0; i < COLUMNS; i++) {
+            const int n = v * COLUMNS + i;
             w.conv[n / KERNEL_SIZE][n % KERNEL_SIZE] = some[i];
         }
-#pragma unroll
-        for (int i = OWN; i < COLUMNS; i++)
-            w.conv[i][v] = conv_weight_at(&a.conv, (channel + k.more + i - OWN) * KERNEL_SIZE + v);
     }
-}
-
-/* There 16 bytes of all threads follow each other: numbers 0 .. 3, then 4 .. 7, then 8 and 9. */
-enum { NORM, FIRST_TAP };
-DEV void keep(const weights &w, int what)
-{
-    const u32 to = w.kept + 3 * 16 * CONV_CONSUMERS * what;
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i++)
-        shared_store_f32(to + 16 * CONV_CONSUMERS * (i / 4) + 4 * (i % 4), what == NORM ? w.norm[i] : w.conv[i][0]);
-}
-DEV void load_kept(const weights &w, int what, float (&to)[COLUMNS])
-{
-#pragma unroll
-    for (int i = 0; i < COLUMNS; i += 4) {
-        const u32 from = w.kept + 3 * 16 * CONV_CONSUMERS * what + 16 * CONV_CONSUMERS * (i / 4);
-        if (i + 4 <= COLUMNS) {
-            const float4 v = shared_load_f32x4(from);
-            to[i] = v.x, to[i + 1] = v.y, to[i + 2] = v.z, to[i + 3] = v.w;
-        } else {
-            const uint2 v = shared_load_u32x2(from);
-            to[i] = __uint_as_float(v.x), to[i + 1] = __uint_as_float(v.y);
-        }
-    }
-}
-
-DEV vector normed(const weights &w, const vector &x, float rstd)
-{
-    if (!KEEPS_SOME) return normed(x, rstd, w.norm);
-    float norm[COLUMNS];
-    load_kept(w, NORM, norm);
-    return normed(x, rstd, norm);
 }
 
 /* Sums of the results of the next tokens of the chain, the next one first: the taps that they have so far. */
 struct sums { float of[KERNEL_SIZE][COLUMNS]; }; /* [LAST]: no tap */
 
 /* One more row: the sum of its own result is complete. */
-DEV void add_taps(const weights &w, const vector &row, sums &s, float (&z)[COLUMNS])
+DEV void add_taps(const weights &w, const float (&row)[COLUMNS], sums &s, float (&z)[COLUMNS])
 {
-    float first[COLUMNS];
-    if (KEEPS_SOME) load_kept(w, FIRST_TAP, first);
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
-        const float v = column(row, i);
-        if (!KEEPS_SOME) first[i] = w.conv[i][0];
-        z[i] = fmaf(LAST == 0 ? first[i] : w.conv[i][LAST], v, s.of[0][i]);
+        z[i] = fmaf(w.conv[i][LAST], row[i], s.of[0][i]);
 #pragma unroll
-        for (int j = 0; j < LAST; j++)
-            s.of[j][i] = fmaf(j == LAST - 1 ? first[i] : w.conv[i][LAST - 1 - j], v, s.of[j + 1][i]);
+        for (int j = 0; j < LAST; j++) s.of[j][i] = fmaf(w.conv[i][LAST - 1 - j], row[i], s.of[j + 1][i]);
     }
 }
-DEV void add_row(const short_conv_args &a, const columns &k, const weights &w, const vector &row, sums &s,
+DEV void add_row(const short_conv_args &a, const columns &k, const weights &w, const uint2 &packed, sums &s,
                  float (&z)[COLUMNS])
 {
+    float row[COLUMNS];
+    unpack(packed, row);
     if (a.bias.data) { /* no model has one: it is read for every token */
-        load_numbers(a.bias, k, k.h * a.hidden + k.first, s.of[LAST]);
+        load_vector(a.bias, k.h * a.hidden + k.first, s.of[LAST]);
         add_taps(w, row, s, z);
     } else {
 #pragma unroll
@@ -394,24 +330,10 @@ DEV void add_row(const short_conv_args &a, const columns &k, const weights &w, c
     }
 }
 
-/* Those of its columns that are its own, to or from a row at the first of them. */
+/* Its columns of a row, at the first of them. */
 DEV void store(const columns &k, u16 *to, const uint2 &v)
 {
     if (k.are_mine) *(uint2 *)to = v;
-}
-DEV void store(const columns &k, u16 *to, const vector_and_pair &v)
-{
-    if (k.are_mine) store_u32x4(to, v.vector);
-    if (k.has_more) *(u32 *)(to + k.more) = v.pair;
-}
-DEV void load(const columns &k, const u16 *from, uint2 &v)
-{
-    if (k.are_mine) v = *(const uint2 *)from;
-}
-DEV void load(const columns &k, const u16 *from, vector_and_pair &v)
-{
-    if (k.are_mine) v.vector = *(const uint4 *)from;
-    if (k.has_more) v.pair = *(const u32 *)(from + k.more);
 }
 
 /* The rows before a chunk: of the ring, or nothing. */
@@ -420,11 +342,10 @@ DEV void add_past(const short_conv_args &a, const columns &k, const weights &w, 
 #pragma unroll 1
     for (int lag = LAST; lag > 0; lag--) {
         const i32 before = lag * a.dilation - of.depth, entry = of.start - before;
-        vector row = {};
-        if (before <= of.reach) /* else another thread may write it by now */
-            load(k,
-                 a.ring + k.first + conv_ring_row(&a, of.slot, entry < 0 ? entry + a.requests.ring_size : entry, k.h),
-                 row);
+        const i64 from = conv_ring_row(&a, of.slot, entry < 0 ? entry + a.requests.ring_size : entry, k.h);
+        uint2 row = {};
+        /* else another thread may write it by now */
+        if (before <= of.reach && k.are_mine) row = *(const uint2 *)(a.ring + k.first + from);
         float unused[COLUMNS];
         add_row(a, k, w, row, s, unused);
     }
@@ -436,39 +357,41 @@ DEV void release(u32 done) /* the stage, once all lanes have read it */
     if (threadIdx.x % 32 == 0) mbar_arrive(done);
 }
 
-DEV void put_result(const columns &k, const uint4 &header, const vector &v)
+DEV void put_result(const columns &k, const uint4 &header, const uint2 &v)
 {
     store(k, (u16 *)((u64)header.w << 32 | header.z) + k.at, v);
 }
 
 /* A row that is PLAIN. */
-DEV void convolve_plain(const conv_numbers &n, bool has_residual, const columns &k, u32 done, const uint4 &header,
-                        const vector &x, const vector &residual, const weights &w, sums &s)
+template <bool ADDS_INPUT, bool HAS_RESIDUAL>
+DEV void convolve_plain(const columns &k, u32 done, const uint4 &header, const uint2 &x, const uint2 &residual,
+                        const weights &w, sums &s)
 {
     release(done);
-    float z[COLUMNS], out[COLUMNS];
+    float row[COLUMNS], z[COLUMNS], out[COLUMNS];
+    find_normed(x, __uint_as_float(header.y), w.norm, row);
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) s.of[LAST][i] = 0;
-    add_taps(w, normed(w, x, __uint_as_float(header.y)), s, z);
+    add_taps(w, row, s, z);
 #pragma unroll
     for (int i = 0; i < COLUMNS; i++) {
         const float of = ROUND_EACH ? conv_rounded(z[i]) : z[i];
-        const conv_numbers with = { n.hidden, n.eps, n.is_zero_centered, true, n.adds_input };
-        out[i] = conv_result(&with, of, reciprocal(conv_sigmoid_divisor(of)), column(x, i), has_residual,
+        const conv_numbers n = { 0, 0, 0, true, ADDS_INPUT };
+        out[i] = conv_result(&n, of, reciprocal(conv_sigmoid_divisor(of)), column(x, i), HAS_RESIDUAL,
                              column(residual, i), ROUND_EACH);
     }
     put_result(k, header, pack(out));
 }
 
-DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, const uint4 &header, const vector &x,
-                      const vector &loaded, const item &of, const weights &w, sums &s)
+DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, const uint4 &header, const uint2 &x,
+                      const uint2 &loaded, const item &of, const weights &w, sums &s)
 {
     const u32 state = header.x;
     const bool has_residual = a.residual.data && state & HAS_OUT;
-    vector residual = {}, row = {};
+    uint2 residual = {}, row = {};
     if (has_residual) residual = loaded;
     if (state & STARTS) add_past(a, k, w, of, s);
-    if (state & ALIVE) row = normed(w, x, __uint_as_float(header.y));
+    if (state & ALIVE) row = normed(x, __uint_as_float(header.y), w.norm);
     if (state & WRITES) store(k, a.ring + k.first + conv_ring_row(&a, of.slot, of.entry, k.h), row);
     release(done);
     float z[COLUMNS];
@@ -480,10 +403,7 @@ DEV void convolve_any(const short_conv_args &a, const columns &k, u32 done, cons
 DEV void convolve(const short_conv_args &a, const pipe &p, const columns &k)
 {
     weights w;
-    w.kept = kept_u32(p.stages - CONV_KEPT_BYTES(COLUMNS) + 16 * threadIdx.x); /* else computed again for every row */
     load_weights(a, k, w);
-    if (KEEPS_SOME) keep(w, NORM), keep(w, FIRST_TAP);
-    const u32 more = kept_u32(2 * k.more); /* bytes */
     sums s = {};
 #pragma unroll 1
     for (u32 parity = 0;; parity ^= 1) {
@@ -492,11 +412,14 @@ DEV void convolve(const short_conv_args &a, const pipe &p, const columns &k)
             const u32 offset = stage * p.stage_bytes, done = p.done + 8 * stage;
             mbar_wait(p.ready + 8 * stage, parity);
             const uint4 header = shared_load_u32x4(p.headers + stage * (u32)sizeof(item));
-            vector x, residual;
-            load_shared(k.x + offset, k.x + offset + more, x);
-            load_shared(k.residual + offset, k.residual + offset + more, residual);
+            const uint2 x = shared_load_u32x2(k.x + offset), residual = shared_load_u32x2(k.residual + offset);
             if (header.x & PLAIN) {
-                convolve_plain(a.numbers, a.residual.data != nullptr, k, done, header, x, residual, w, s);
+                /* A question for a row, not for each of its elements. */
+                if (a.numbers.adds_input && a.residual.data)
+                    convolve_plain<true, true>(k, done, header, x, residual, w, s);
+                else if (a.numbers.adds_input) convolve_plain<true, false>(k, done, header, x, residual, w, s);
+                else if (a.residual.data) convolve_plain<false, true>(k, done, header, x, residual, w, s);
+                else convolve_plain<false, false>(k, done, header, x, residual, w, s);
             } else {
                 if (header.x & END) return;
                 convolve_any(a, k, done, header, x, residual, p.items[stage], w, s);
@@ -504,6 +427,10 @@ DEV void convolve(const short_conv_args &a, const pipe &p, const columns &k)
         }
     }
 }
+
+static_assert(sizeof(request_scratch<THREADS>) + sizeof(task) + (sizeof(item) + 24) * CONV_STAGES <=
+                  CONV_FIXED_BYTES - 256,
+              "CONV_FIXED_BYTES is too small");
 
 DEV void run(const short_conv_args &a)
 {
@@ -523,7 +450,7 @@ DEV void run(const short_conv_args &a)
     const u32 vectors = min(split_vectors, row_bytes / 16 - split * split_vectors);
     const i64 first = (i64)split * split_vectors * CONV_VECTOR;
     const u32 bar = kept_u32(shared_address(bars)); /* else computed again for every row */
-    const pipe p = { shared_address(memory) + CONV_KEPT_BYTES(COLUMNS),
+    const pipe p = { shared_address(memory),
                      bar,
                      bar + 8 * CONV_STAGES,
                      bar + 16 * CONV_STAGES,
@@ -566,18 +493,10 @@ DEV void run(const short_conv_args &a)
     const u32 warp =
         __shfl_sync(FULL, threadIdx.x / 32, 0); /* so that the compiler knows: all lanes have the same role */
     if (warp < WARPS) {
-        const bool are_mine = threadIdx.x * OWN < num_columns; /* else as the first thread, without results */
-        const bool has_more = MORE > 0 && MORE_FIRST + threadIdx.x * MORE < num_columns; /* else those of its vector */
-        const u32 at = are_mine ? threadIdx.x * OWN : 0;
+        const bool are_mine = threadIdx.x * COLUMNS < num_columns; /* else as the first thread, without results */
+        const u32 at = are_mine ? threadIdx.x * COLUMNS : 0;
         const u32 x = p.stages + (u32)(first + at) * 2;
-        const columns k = { h,
-                            first + at,
-                            x,
-                            a.residual.data ? p.stages + row_bytes + at * 2 : x,
-                            has_more ? MORE_FIRST + threadIdx.x * MORE - at : 0,
-                            at,
-                            are_mine,
-                            has_more };
+        const columns k = { h, first + at, x, a.residual.data ? p.stages + row_bytes + at * 2 : x, at, are_mine };
         convolve(a, p, k);
     } else if (warp == WARPS) {
         load_rows(a, shared_task, p, num_columns, first);
@@ -587,7 +506,7 @@ DEV void run(const short_conv_args &a)
 }
 #endif
 
-extern "C" __global__ void __launch_bounds__(CONV_THREADS(COLUMNS), CONV_SM_BLOCKS(COLUMNS))
+extern "C" __global__ void __launch_bounds__(THREADS, CONV_SM_BLOCKS(CONSUMERS))
     short_conv_fwd(const __grid_constant__ short_conv_args a)
 {
 #if __CUDA_ARCH__ >= 900

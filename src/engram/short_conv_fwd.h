@@ -33,22 +33,21 @@ TGL_INLINE int64_t conv_ring_row(const short_conv_args *a, int64_t slot, int64_t
 /* Taps that short_conv_fwd and short_conv_fwd_row are compiled for. */
 #define CONV_WALK_TAPS 4
 
-/* short_conv_fwd: threads that have columns; columns of each, by the number of columns of a row (longer ones are split):
- * 10 are a vector and two more, so that each of an SM's four schedulers has two of the 8 warps; warps that add squares;
- * threads with those that serve the others; blocks of an SM; stages at most. Their number is a multiple of norm_warps:
- * then a stage has the same warp every time, which has seen all phases of its mbarrier. On an H200 8192 tokens of
- * 4 x 2560 columns take 141 us, 149 with 10 warps of 8 columns (two schedulers have three of them), 144 with 5 warps that
- * add squares, 158 with 3 of these and all weights in registers. */
-#define CONV_CONSUMERS 256
-#define CONV_FEW_COLUMNS 4
-#define CONV_MANY_COLUMNS 10
-#define CONV_NORM_WARPS(columns) ((columns) > CONV_FEW_COLUMNS ? 7 : 3)
-#define CONV_THREADS(columns) (CONV_CONSUMERS + 32 + 32 * CONV_NORM_WARPS(columns))
-#define CONV_SM_BLOCKS(columns) ((columns) > CONV_FEW_COLUMNS ? 1 : 2)
+/* short_conv_fwd: columns of a thread; threads that have columns, of a block with a part of a long row, and of one with a row
+ * of up to so many columns; warps that add squares, at most, of blocks that have all columns of their rows, and of others,
+ * which have fewer columns to each square; threads with those that serve the others; blocks of an SM; stages at most. Their
+ * number is a multiple of norm_warps: then a stage has the same warp every time, which has seen all phases of its mbarrier.
+ * On an H200 8192 tokens of 4 x 2560 columns take 137 us, with 4 to 7 warps that add squares 141 to 144, and with 10 columns
+ * a thread 140; 4 x 5120 take 295, with 3 warps that add squares 319, and with 10 columns a thread 300. */
+#define CONV_COLUMNS 4
+#define CONV_MANY_CONSUMERS 640
+#define CONV_FEW_CONSUMERS 256
+#define CONV_FEW_NORM_WARPS 3
+#define CONV_MANY_NORM_WARPS 7
+#define CONV_THREADS(consumers, norm_warps) ((consumers) + 32 + 32 * (norm_warps))
+#define CONV_SM_BLOCKS(consumers) ((consumers) > CONV_FEW_CONSUMERS ? 1 : 2)
 #define CONV_STAGES 21
-/* Bytes of shared memory for norm_weight and the first tap's weights, which have no room in registers then: 152 us with
- * norm_weight alone there. */
-#define CONV_KEPT_BYTES(columns) ((columns) > CONV_FEW_COLUMNS ? 6 * 16 * CONV_CONSUMERS : 0)
+#define CONV_FIXED_BYTES 7168 /* of shared memory that a block has besides stages, at most */
 
 /* short_conv_fwd_row: threads of a block, a vector of columns each, by the number of columns; tokens of a block at most;
  * bytes of shared memory for weights of so many vectors, with a number for each column; rows for every SM that it has

@@ -219,14 +219,26 @@ float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream)
 
 float conv_sigmoid_of(float z)
 {
-    const float to_log2[] = { 0x1.715476p0f, 0x1.4ae0cp-26f }; /* 1 / ln 2, in two parts */
-    const float terms[] = { 1, 0x1.62e42ap-1f, 0x1.ebf9bcp-3f, 0x1.c6b752p-5f, 0x1.3cea88p-7f, 0x1.5bba14p-10f };
+    const float to_log2 = 0x1.715476p0f, ln_2 = 0x1.62e43p-1f;
+    const float terms[] = { 1, -0x1.fffff6p-1f, 0x1.fffdc2p-2f, -0x1.555a72p-3f, 0x1.573b84p-5f, -0x1.0fa752p-7f };
     const float c = z < -80 ? -80 : z < 80 ? z : 80;
-    const double n = nearbyint((double)c * -(double)to_log2[0]); /* the product is exact */
-    const float f = fmaf(-to_log2[1], c, fmaf(-to_log2[0], c, (float)-n));
+    const double n = nearbyint((double)c * -(double)to_log2); /* the product is exact */
+    const float r = fmaf(ln_2, (float)n, c);
     float power = terms[5];
-    for (int i = 4; i >= 0; i--) power = fmaf(power, f, terms[i]);
+    for (int i = 4; i >= 0; i--) power = fmaf(power, r, terms[i]);
     return 1 / (1 + ldexpf(power, (int)n));
+}
+
+float conv_result_of(float z, bool has_activation, bool is_rounded, const float *added, int count)
+{
+    const float v = is_rounded ? conv_bf16(z) : z, sigmoid = has_activation ? conv_sigmoid_of(v) : 1;
+    const float bounded = has_activation && v < -80 ? -80 : v;
+    float y = bounded * sigmoid;
+    for (int i = 0; i < count; i++) {
+        if (is_rounded) y = conv_bf16(y) + added[i];
+        else y = i == 0 ? fmaf(bounded, sigmoid, added[i]) : y + added[i];
+    }
+    return y;
 }
 
 float conv_bf16(double v)

@@ -64,8 +64,10 @@ float conv_tap_of(const case_problem *c, int64_t stream, int64_t i, int64_t j);
 float conv_bias_of(const case_problem *c, int64_t stream, int64_t i);     /* 0 without */
 float conv_rstd_of(const case_problem *c, int64_t token, int64_t stream); /* from x */
 float conv_sigmoid_of(float z);                                           /* as docs/engram.md says */
-float conv_tree(const float *values, int count, int step);                /* a tree over 32 sums */
-float conv_bf16(double v);                                                /* rounded */
-void conv_put(case_tensor *t, const int64_t *index, double value);        /* with the one NaN of ops */
+float conv_result_of(float z, bool has_activation, bool is_rounded, const float *added,
+                     int count);                                   /* of z; x and residual are added, in this order */
+float conv_tree(const float *values, int count, int step);         /* a tree over 32 sums */
+float conv_bf16(double v);                                         /* rounded */
+void conv_put(case_tensor *t, const int64_t *index, double value); /* with the one NaN of ops */
 
 #endif

@@ -22,4 +22,7 @@ DEV uint4 pack(const float (&c)[8])
 }
 DEV uint2 pack(const float (&c)[4]) { return make_uint2(pack_bf16(c[0], c[1]), pack_bf16(c[2], c[3])); }
 
+/* As packed and unpacked, in one instruction: the upper half of a pair is the number itself. */
+DEV float rounded_to_bf16(float v) { return __uint_as_float(pack_bf16(0, v)); }
+
 #endif

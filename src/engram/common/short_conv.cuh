@@ -116,6 +116,7 @@ DEV float squares_of_row(u32 row, int vectors)
     return total;
 }
 
+/* What is convolved, as a row of bf16, and as numbers, which takes fewer instructions. */
 template <class T, int COUNT> DEV T normed(const T &x, float rstd, const float (&norm)[COUNT])
 {
     float v[COUNT];
@@ -123,18 +124,37 @@ template <class T, int COUNT> DEV T normed(const T &x, float rstd, const float (
     for (int i = 0; i < COUNT; i++) v[i] = conv_normed(column(x, i), rstd, norm[i]);
     return pack(v);
 }
+template <class T, int COUNT>
+DEV void find_normed(const T &x, float rstd, const float (&norm)[COUNT], float (&to)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) to[i] = rounded_to_bf16(conv_normed(column(x, i), rstd, norm[i]));
+}
+template <class T, int COUNT> DEV void unpack(const T &x, float (&to)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) to[i] = column(x, i);
+}
 
+/* conv_result() of z. What is added is chosen for whole vectors. */
 template <class T, int COUNT>
 DEV T result_of(const conv_numbers &n, const float (&z)[COUNT], const T &x, bool has_residual, const T &residual,
                 bool rounds_each)
 {
     float out[COUNT];
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        const float of = rounds_each ? conv_rounded(z[i]) : z[i];
-        out[i] = conv_result(&n, of, reciprocal(conv_sigmoid_divisor(of)), column(x, i), has_residual,
-                             column(residual, i), rounds_each);
-    }
+    for (int i = 0; i < COUNT; i++) out[i] = -0.0f;
+    const T first = n.adds_input ? x : has_residual ? residual : pack(out);
+    const bool has_second = n.adds_input && has_residual;
+    float a[COUNT], b[COUNT];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) a[i] = rounds_each ? conv_rounded(z[i]) : z[i], b[i] = 1;
+    if (n.has_activation)
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) b[i] = reciprocal(conv_sigmoid_divisor(a[i])), a[i] = conv_bounded(a[i]);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        out[i] = conv_added(a[i], b[i], column(first, i), has_second, column(residual, i), rounds_each);
     return pack(out);
 }
 

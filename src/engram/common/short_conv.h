@@ -46,15 +46,22 @@ TGL_INLINE float conv_normed(float x, float rstd, float norm_weight) { return x 
 
 TGL_INLINE float conv_rounded(float v) { return tgl_bf16_to_f32(tgl_bf16_from_f32(v)); }
 
-/* From z to the result, given the sigmoid of z; round_each: after every step. */
+/* The product of two, and what is added to it: `first`, -0 if there is nothing, in the same fma; then `second`. round_each:
+ * after every step but the last one, which callers round. */
+TGL_INLINE float conv_added(float a, float b, float first, int has_second, float second, int round_each)
+{
+    const float y = round_each ? conv_rounded(a * b) + first : fmaf(a, b, first);
+    if (!has_second) return y;
+    return (round_each ? conv_rounded(y) : y) + second;
+}
+
+/* From z to the result, given the sigmoid of z. */
 TGL_INLINE float conv_result(const conv_numbers *n, float z, float sigmoid, float x, int has_residual, float residual,
                              int round_each)
 {
-    float y = n->has_activation ? conv_bounded(z) * sigmoid : z;
-    if (round_each) y = conv_rounded(y);
-    if (n->adds_input) y += x;
-    if (round_each) y = conv_rounded(y);
-    return has_residual ? y + residual : y;
+    const float a = n->has_activation ? conv_bounded(z) : z, b = n->has_activation ? sigmoid : 1.0f;
+    const float first = n->adds_input ? x : has_residual ? residual : -0.0f;
+    return conv_added(a, b, first, n->adds_input && has_residual, residual, round_each);
 }
 
 #endif

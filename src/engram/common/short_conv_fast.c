@@ -43,9 +43,33 @@ static void load_values(const conv_tap *tap, bool has_gate, const float *restric
     for (int64_t i = 0; i < count; i++) to[i] = conv_rounded(conv_normed(to[i], rstd, norm[i]));
 }
 
-static void activate(float *z, int64_t count)
+static void activate(float *restrict z, const float *restrict addend, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) z[i] = conv_bounded(z[i]) * (1.0f / conv_sigmoid_divisor(z[i]));
+    for (int64_t i = 0; i < count; i++) z[i] = fmaf(conv_bounded(z[i]), 1.0f / conv_sigmoid_divisor(z[i]), addend[i]);
+}
+
+static void add_all(float *restrict z, const float *restrict addend, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) z[i] += addend[i];
+}
+
+/* conv_result() of z. x, residual: what is added, or NULL. */
+static void find_results(const conv_row *r, const float *x, const float *residual, int64_t count, float *restrict z)
+{
+    static const float none[PIECE] = { [0 ... PIECE - 1] = -0.0f };
+    if (r->rounds_each) {
+        round_all(z, count);
+        if (r->numbers->has_activation) activate(z, none, count);
+        round_all(z, count);
+        if (x) add_all(z, x, count);
+        round_all(z, count);
+        if (residual) add_all(z, residual, count);
+        return;
+    }
+    const float *const first = x ? x : residual ? residual : none;
+    if (r->numbers->has_activation) activate(z, first, count);
+    else add_all(z, first, count);
+    if (x && residual) add_all(z, residual, count);
 }
 
 void TGL_FAST(tgl_conv_fast_results)(const conv_row *r, const conv_tap *taps)
@@ -65,16 +89,9 @@ void TGL_FAST(tgl_conv_fast_results)(const conv_row *r, const conv_tap *taps)
             load_weights(r->conv, channel * r->kernel_size + j, r->kernel_size, count, w);
             for (int64_t i = 0; i < count; i++) z[i] = fmaf(w[i], values[i], z[i]);
         }
-        if (r->rounds_each) round_all(z, count);
-        if (r->numbers->has_activation) activate(z, count);
-        if (r->rounds_each) round_all(z, count);
-        if (r->numbers->adds_input) {
-            load_inputs(&taps[last], r->has_gate, first, count, values);
-            for (int64_t i = 0; i < count; i++) z[i] += values[i];
-        }
-        if (r->rounds_each) round_all(z, count);
-        if (r->residual)
-            for (int64_t i = 0; i < count; i++) z[i] += tgl_bf16_to_f32(r->residual[first + i]);
+        if (r->numbers->adds_input) load_inputs(&taps[last], r->has_gate, first, count, values);
+        if (r->residual) conv_widen(r->residual + first, count, w);
+        find_results(r, r->numbers->adds_input ? values : NULL, r->residual ? w : NULL, count, z);
         for (int64_t i = 0; i < count; i++) r->out[first + i] = tgl_bf16_from_f32(z[i]);
     }
 }

@@ -12,9 +12,9 @@
 #define CONV_LOWEST (-80.0f)
 TGL_INLINE float conv_bounded(float z) { return tgl_select_f32(z < CONV_LOWEST, CONV_LOWEST, z); }
 
-/* 1 + e^-z, of which the reciprocal is sigmoid(z), with a relative error of at most 2^-21. e^-z = 2^n * 2^f, n the
- * integer nearest to -z / ln 2; 2^f is a polynomial with a relative error of 2^-23. A NaN gives any number: its product
- * with z is a NaN. */
+/* 1 + e^-z, of which the reciprocal is sigmoid(z), with a relative error of at most 2^-21. e^-z = 2^n * e^-r, n the
+ * integer nearest to -z / ln 2, r = z + n ln 2; e^-r is a polynomial with a relative error of 2^-23. A NaN gives any number:
+ * its product with z is a NaN. */
 TGL_INLINE float conv_sigmoid_divisor(float z)
 {
 #ifdef __CUDACC__
@@ -23,12 +23,13 @@ TGL_INLINE float conv_sigmoid_divisor(float z)
     const float low = conv_bounded(z), c = tgl_select_f32(low < -CONV_LOWEST, low, -CONV_LOWEST);
 #endif
     const float shift = 0x1.8p23f, shifted = fmaf(c, -0x1.715476p0f, shift), n = shifted - shift;
-    const float f = fmaf(c, -0x1.4ae0cp-26f, fmaf(c, -0x1.715476p0f, -n));
-    float p = fmaf(f, 0x1.5bba14p-10f, 0x1.3cea88p-7f);
-    p = fmaf(f, p, 0x1.c6b752p-5f);
-    p = fmaf(f, p, 0x1.ebf9bcp-3f);
-    p = fmaf(f, p, 0x1.62e42ap-1f);
-    p = fmaf(f, p, 1.0f);
+    /* ln 2 as f32 is off by 2^-29 of itself: r needs no second constant, which 1 / ln 2, off by 2^-26, would. */
+    const float r = fmaf(n, 0x1.62e43p-1f, c);
+    float p = fmaf(r, -0x1.0fa752p-7f, 0x1.573b84p-5f);
+    p = fmaf(r, p, -0x1.555a72p-3f);
+    p = fmaf(r, p, 0x1.fffdc2p-2f);
+    p = fmaf(r, p, -0x1.fffff6p-1f);
+    p = fmaf(r, p, 1.0f);
     return 1.0f + tgl_f32_from_bits(tgl_f32_to_bits(p) + (tgl_f32_to_bits(shifted) << 23));
 }
 
