@@ -340,7 +340,7 @@ TEST(every_kernel_with_many_trips)
                     CASE_LINES("num_tokens=70 num_streams=2 hidden=520 mask=some",
                                "num_tokens=70 num_streams=2 hidden=520 mask=some output=same save=0",
                                "num_tokens=39 num_streams=2 hidden=520 mask=some output=none",
-                               "num_tokens=37 num_streams=3 hidden=520 residual=0 layout=kv constant=1"),
+                               "num_tokens=37 num_streams=3 hidden=520 residual=0 layout=kv mask=some constant=1"),
                     5);
     unsetenv("TEGULA_TEST_GRID");
 }
