@@ -32,8 +32,8 @@ static void run_row(const problem *p, int64_t t, int64_t h, float *grad_w)
     const uint16_t *go = gate_row_in(p->grad_out, t, h), *v = gate_row_in(p->v, t, 0);
     const float grad_gate = TGL_CHOOSE(tgl_plain_row_products, tgl_row_products)(go, v, p->hidden);
     const int64_t row = t * p->num_streams + h;
-    const gate_slopes s =
-        gate_slopes_of(&p->numbers, grad_gate, p->dot[row], p->gate_score[row], p->rstd_x[row], p->rstd_k[row]);
+    gate_slopes s = gate_slopes_of(&p->numbers, p->dot[row], p->gate_score[row], p->rstd_x[row], p->rstd_k[row]);
+    gate_set_q(&s, grad_gate);
     TGL_CHOOSE(plain_gradients, tgl_gate_gradients)(p, t, h, &s, grad_w);
 }
 

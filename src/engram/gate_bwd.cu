@@ -19,8 +19,8 @@ DEV void run_row(const gate_bwd_args &a, i64 t, i64 h, float *grad_w, float *gro
         return fmaf(tgl_bf16_to_f32(go[i]), tgl_bf16_to_f32(v[i]), sum);
     });
     const i64 row = t * a.num_streams + h;
-    const gate_slopes s =
-        gate_slopes_of(&a.numbers, grad_gate, a.dot[row], a.gate_score[row], a.rstd_x[row], a.rstd_k[row]);
+    gate_slopes s = gate_slopes_of(&a.numbers, a.dot[row], a.gate_score[row], a.rstd_x[row], a.rstd_k[row]);
+    gate_set_q(&s, grad_gate);
     u16 *grad_x = a.grad_x.data ? row_of(a.grad_x, t, h) : nullptr;
     u16 *grad_k = a.grad_k.data ? row_of(a.grad_k, t, h) : nullptr;
 #pragma unroll 1

@@ -24,16 +24,24 @@ typedef struct {
  * 8, 4, 2, 1; then the groups in order. */
 
 /* What a row's gradients are made of. */
-typedef struct { float gate, q, a_x, a_k; } gate_slopes;
+typedef struct {
+    float gate, slope, q, a_x, a_k;
+    int is_flat; /* q is 0 */
+} gate_slopes;
 
-TGL_INLINE gate_slopes gate_slopes_of(const gate_numbers *n, float grad_gate, float dot, float gate, float rstd_x,
-                                      float rstd_k)
+/* All but q, which gate_set_q() makes of the row's sum of grad_out * v: kernels wait for that one meanwhile. */
+TGL_INLINE gate_slopes gate_slopes_of(const gate_numbers *n, float dot, float gate, float rstd_x, float rstd_k)
 {
     const float s = gate_scaled(n, dot, rstd_x, rstd_k), magnitude = gate_magnitude(s);
     const float slope = 0.5f * (n->scale * rstd_x * rstd_k) / sqrtf(magnitude);
-    const float q = magnitude < n->clamp_value || s == 0 ? 0.0f : grad_gate * gate * (1.0f - gate) * slope;
-    const gate_slopes made = { gate, q, dot * rstd_x * rstd_x / n->hidden, dot * rstd_k * rstd_k / n->hidden };
+    const int is_flat = magnitude < n->clamp_value || s == 0;
+    const float a_x = dot * rstd_x * rstd_x / n->hidden, a_k = dot * rstd_k * rstd_k / n->hidden;
+    const gate_slopes made = { gate, slope, 0, a_x, a_k, is_flat };
     return made;
+}
+TGL_INLINE void gate_set_q(gate_slopes *s, float grad_gate)
+{
+    s->q = s->is_flat ? 0.0f : grad_gate * s->gate * (1.0f - s->gate) * s->slope;
 }
 
 TGL_INLINE float gate_grad_x(const gate_slopes *s, float grad_out, float x, float k, float w, int has_residual)
@@ -50,7 +58,7 @@ TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) 
 #define GATE_CLUSTER_STREAMS 4
 #define GATE_CLUSTER_BLOCKS 4
 #define GATE_CLUSTER_THREADS 448
-#define GATE_CLUSTER_STAGES 2
+#define GATE_CLUSTER_STAGES 2 /* 3 and 4, where there is room, take as long */
 
 /* Partials that keep 132 SMs busy with clusters of two blocks, for rows of GATE_PARTIALS_COLUMNS columns and more;
  * shorter rows take as many more as they are shorter, up to GATE_MAX_PARTIALS: the sum over partials is serial. */

@@ -129,10 +129,11 @@ DEV void run(const gate_bwd_args &a)
         mbar_init_fence();
     }
     __syncthreads();
-    if (BLOCKS > 1) cluster_arrive_relaxed(), cluster_wait(); /* mbarriers of all blocks are initialised */
+    if (BLOCKS > 1) cluster_arrive_relaxed(); /* mbarriers are initialised; loads need those of the other blocks not */
     pdl_wait();
     if (warp == warps) {
         load_tokens(a, r, partial);
+        if (BLOCKS > 1) cluster_wait();
     } else {
         const i64 at = column_0 + (i64)tid * GATE_VECTOR;
         const bool is_mine = at < a.hidden; /* else the thread has zeros */
@@ -148,13 +149,14 @@ DEV void run(const gate_bwd_args &a)
         if (partial < a.num_tokens) next = load_saved(a, partial);
         int stage = 0, num_exchanged = 0;
         u32 parity = 0;
+        if (BLOCKS > 1) cluster_wait(); /* mbarriers of all blocks are initialised */
 #pragma unroll 1
         for (i64 t = partial; t < a.num_tokens; t += a.num_partials) {
             const saved s = next;
             if (t + a.num_partials < a.num_tokens) next = load_saved(a, t + a.num_partials);
             const u32 from = r.stages + (u32)(stage * ROWS) * r.pitch + 16 * tid;
             mbar_wait(r.loaded + 8 * stage, parity);
-            float q = 0, a_x = 0, a_k = 0;
+            gate_slopes mine = {};
             if (!s.is_masked) {
                 const int buffer = num_exchanged % 2;
                 const u32 bar = exchanged + 8 * buffer;
@@ -162,22 +164,23 @@ DEV void run(const gate_bwd_args &a)
                 float4 *const to = sums + buffer * MOST_GROUPS;
                 const uint4 grad_v = send_sums(from, r.pitch, is_mine, s.gate, to + group, bar);
                 if (is_mine && a.grad_v.data) store_u32x4(row_of(a.grad_v, t, 0) + at, grad_v);
+                mine = gate_slopes_of(&a.numbers, s.dot, s.gate, s.rstd_x, s.rstd_k);
                 if (BLOCKS > 1) mbar_wait_cluster(bar, num_exchanged / 2 % 2);
                 else mbar_wait(bar, num_exchanged / 2 % 2);
                 num_exchanged++;
-                const float *const mine = (const float *)to + tid % 4;
+                const float *const of_stream = (const float *)to + tid % 4;
                 float grad_gate = 0;
 #pragma unroll 4
-                for (int i = 0; i < groups; i++) grad_gate += mine[4 * i];
-                const gate_slopes slopes = gate_slopes_of(&a.numbers, grad_gate, s.dot, s.gate, s.rstd_x, s.rstd_k);
-                q = slopes.q, a_x = slopes.a_x, a_k = slopes.a_k;
+                for (int i = 0; i < groups; i++) grad_gate += of_stream[4 * i];
+                gate_set_q(&mine, grad_gate);
             } else if (is_mine && a.grad_v.data) {
                 store_u32x4(row_of(a.grad_v, t, 0) + at, make_uint4(0, 0, 0, 0));
             }
 #pragma unroll
             for (int h = 0; h < STREAMS; h++) {
-                const gate_slopes slopes = { 0, __shfl_sync(FULL, q, h), __shfl_sync(FULL, a_x, h),
-                                             __shfl_sync(FULL, a_k, h) };
+                gate_slopes slopes = {};
+                slopes.q = __shfl_sync(FULL, mine.q, h);
+                slopes.a_x = __shfl_sync(FULL, mine.a_x, h), slopes.a_k = __shfl_sync(FULL, mine.a_k, h);
                 if (!is_mine) continue;
                 const uint4 go = shared_load_u32x4(from + (GRAD_OUT + h) * r.pitch);
                 const uint4 x = shared_load_u32x4(from + (X + h) * r.pitch);
@@ -210,8 +213,7 @@ DEV void run(const gate_bwd_args &a)
             }
         }
     }
-    __syncwarp();
-    if (BLOCKS > 1) cluster_arrive_relaxed(), cluster_wait(); /* no block stores into one that has ended */
+    /* A block ends without asking the others: it has waited for all that they store into it. */
 }
 #endif
 
