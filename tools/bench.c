@@ -32,7 +32,7 @@ typedef struct {
     timer *timer;
     timer_options options;
     bool with_check, are_named; /* parameters were given */
-    bool are_first_calls;
+    bool are_first_calls, is_dry;
     const char *commit;
     FILE *json;
     wanted_row *wanted;
@@ -397,14 +397,33 @@ static int time_first_calls(bench *b)
     return TOOL_OK;
 }
 
+/* ---- what would be timed ---- */
+
+static int print_wanted(const bench *b)
+{
+    static const char *const heads[] = { "op", ">bytes", "parameters" };
+    tool_table *table = tool_table_new(3, heads);
+    for (int i = 0; i < b->num_wanted; i++) {
+        const wanted_row *w = &b->wanted[i];
+        char text[CASE_LABEL];
+        case_facts facts;
+        case_params_text(w->op, &w->params, text, sizeof text);
+        if (case_describe(w->op, &w->params, &b->on, &facts) != TGL_OK)
+            return tool_failed(&tool_bench, "%s %s: %s", w->op->name, text, tgl_last_error());
+        tool_table_row(table, (const char *const[]){ w->op->name, tool_text("%lld", (long long)facts.bytes), text });
+    }
+    tool_table_print(table);
+    return TOOL_OK;
+}
+
 static int run_rows(bench *b, const char *device, const char *json_path, const tool_words *words)
 {
     int code = tool_open_device(&tool_bench, device, &b->on);
     if (code != TOOL_OK) return code;
     b->are_named = words->params[0] != 0;
     code = tool_each_case(&tool_bench, words, TOOL_LIST(CASE_BENCH), want, b);
-    if (b->are_first_calls) {
-        if (code == TOOL_OK) code = time_first_calls(b);
+    if (b->are_first_calls || b->is_dry) {
+        if (code == TOOL_OK) code = b->is_dry ? print_wanted(b) : time_first_calls(b);
         backend_close(&b->on);
         return code;
     }
@@ -423,7 +442,7 @@ static int run(int argc, char **argv)
 {
     const char *device = NULL, *json = NULL, *html = NULL, *against = NULL, *from = NULL, *flush = "write",
                *commit = tool_commit();
-    bool quick = false, no_check = false, events = false, first_call = false;
+    bool quick = false, no_check = false, events = false, first_call = false, dry = false;
     const tool_option options[] = {
         { "device", "NAME", "cpu, cuda or cuda:1 (default: the first GPU, else the CPU)", NULL, &device },
         { "json", "FILE", "write a JSON line per row", NULL, &json },
@@ -434,6 +453,7 @@ static int run(int argc, char **argv)
         { "flush", "read|write", "what empties the caches before a cold call (write)", NULL, &flush },
         { "events", NULL, "time with CUDA events even where CUPTI is there", &events, NULL },
         { "first-call", NULL, "time the first call of each row alone, which compiles and loads", &first_call, NULL },
+        { "dry-run", NULL, "the rows that would be timed, and the bytes that they move", &dry, NULL },
         { "no-check", NULL, "time results that were not checked", &no_check, NULL },
         { "commit", "TEXT", "what to write as commit (default: the build's)", NULL, &commit },
         { 0 },
@@ -445,9 +465,9 @@ static int run(int argc, char **argv)
         return tool_usage(&tool_bench, "--flush: is %s, want read or write", flush);
     if (from && (json || device || words.num_ops || words.params[0]))
         return tool_usage(&tool_bench, "--from: measures nothing, so it takes no ops, --json or --device");
-    if (first_call && (from || json || html || against))
-        return tool_usage(&tool_bench,
-                          "--first-call: makes no rows, so it takes no --from, --json, --html or --against");
+    if ((first_call || dry) && (from || json || html || against))
+        return tool_usage(&tool_bench, "--%s: makes no rows, so it takes no --from, --json, --html or --against",
+                          dry ? "dry-run" : "first-call");
     tool_rows other = { 0 };
     if (against && tool_rows_read(against, &other) != TGL_OK)
         return tool_usage(&tool_bench, "--against: %s", tgl_last_error());
@@ -460,6 +480,7 @@ static int run(int argc, char **argv)
     bench b = { .options = { quick, !strcmp(flush, "read"), events },
                 .with_check = !no_check,
                 .are_first_calls = first_call,
+                .is_dry = dry,
                 .commit = commit };
     if (!from) code = run_rows(&b, device, json, &words);
     else if (tool_rows_read(from, &b.rows) != TGL_OK) code = tool_usage(&tool_bench, "--from: %s", tgl_last_error());
