@@ -129,7 +129,7 @@ DEV void run(const gate_bwd_args &a)
         mbar_init_fence();
     }
     __syncthreads();
-    if (BLOCKS > 1) cluster_arrive_relaxed(); /* mbarriers are initialised; loads need those of the other blocks not */
+    if (BLOCKS > 1) cluster_arrive_relaxed(); /* mbarriers are initialised; loads wait for no other block */
     pdl_wait();
     if (warp == warps) {
         load_tokens(a, r, partial);

@@ -15,8 +15,8 @@
  * the stages (bulk copies); norm_warps add the squares of whole rows, in turn. A row has an mbarrier for each step: it is
  * `loaded`, `ready` (its rstd is there) and `done` (all warps have it in registers).
  *
- * Instructions are the limit, not memory: an element takes about 38, of which the sigmoid has 17, and schedulers issue in
- * 77 % of all cycles (H200).
+ * Instructions, and how long each takes, are the limit as much as memory: an element takes about 34, of which the sigmoid
+ * has 16 (H200: 91 % of the copy rate for 2560 columns).
  *
  * The ring. A token writes its own entry as soon as it is normed, if no other block reads that entry. In chunks that
  * are longer the first tokens read entries that the last ones write. Those first tokens are then all in the block that
@@ -32,15 +32,13 @@
 
 static_assert(KERNEL_SIZE >= 1 && KERNEL_SIZE <= CONV_WALK_TAPS, "KERNEL_SIZE is 1..CONV_WALK_TAPS");
 static_assert(CONSUMERS == CONV_FEW_CONSUMERS || CONSUMERS == CONV_MANY_CONSUMERS, "CONSUMERS is one of two");
+static_assert(NORM_WARPS == CONV_FEW_NORM_WARPS || NORM_WARPS == CONV_MANY_NORM_WARPS, "NORM_WARPS is one of two");
 static_assert(ROUND_EACH == 0 || ROUND_EACH == 1, "ROUND_EACH is 0 or 1");
 
+enum { THREADS = CONV_THREADS(CONSUMERS, NORM_WARPS) };
+
 #if __CUDA_ARCH__ >= 900
-enum {
-    LAST = KERNEL_SIZE - 1,
-    WARPS = CONSUMERS / 32,
-    THREADS = CONV_THREADS(CONSUMERS, NORM_WARPS),
-    COLUMNS = CONV_COLUMNS
-};
+enum { LAST = KERNEL_SIZE - 1, WARPS = CONSUMERS / 32, COLUMNS = CONV_COLUMNS };
 
 /* What is done with a row. END: there are no more. STARTS: rows before it come from the ring. PLAIN: alive, with a
  * result, and nothing else to do; there is an activation and no bias. */
@@ -458,13 +456,14 @@ DEV void run(const short_conv_args &a)
                      row_bytes,
                      kept_u32(row_bytes + (a.residual.data ? split_vectors * 16 : 0)),
                      items };
+    const u32 num_columns = vectors * CONV_VECTOR, warps = (num_columns + 32 * COLUMNS - 1) / (32 * COLUMNS);
     if (tile_begin >= a.num_tokens) return; /* of all threads */
     if (threadIdx.x == 0) {
 #pragma unroll 1
         for (int i = 0; i < a.stages; i++) {
             mbar_init(p.loaded + 8 * i, 1);
             mbar_init(p.ready + 8 * i, 1);
-            mbar_init(p.done + 8 * i, WARPS);
+            mbar_init(p.done + 8 * i, warps);
         }
         mbar_init_fence();
     }
@@ -489,10 +488,9 @@ DEV void run(const short_conv_args &a)
     }
     if (has_all && threadIdx.x == 0) k.chain_end = (i32)max((i64)0, min((i64)a.dilation, k.end - k.begin));
     __syncthreads(); /* mbarriers are initialised */
-    const u32 num_columns = vectors * CONV_VECTOR;
     const u32 warp =
         __shfl_sync(FULL, threadIdx.x / 32, 0); /* so that the compiler knows: all lanes have the same role */
-    if (warp < WARPS) {
+    if (warp < warps) {                         /* others up to WARPS have no columns */
         const bool are_mine = threadIdx.x * COLUMNS < num_columns; /* else as the first thread, without results */
         const u32 at = are_mine ? threadIdx.x * COLUMNS : 0;
         const u32 x = p.stages + (u32)(first + at) * 2;
@@ -500,8 +498,8 @@ DEV void run(const short_conv_args &a)
         convolve(a, p, k);
     } else if (warp == WARPS) {
         load_rows(a, shared_task, p, num_columns, first);
-    } else if ((int)warp - WARPS - 1 < a.norm_warps) {
-        add_squares(a, h, p, first, (int)warp - WARPS - 1);
+    } else if (warp > WARPS && warp - WARPS - 1 < (u32)a.norm_warps) {
+        add_squares(a, h, p, first, (int)(warp - WARPS - 1));
     }
 }
 #endif

@@ -21,7 +21,7 @@ typedef struct {
     int32_t chains;                /* blocks of a tile, a stream and a split */
     int32_t splits, split_vectors; /* blocks that have the columns of a row, vectors of each */
     int32_t stages;                /* rows in flight, and at hand */
-    int32_t norm_warps;            /* warps that add squares, at most CONV_NORM_WARPS */
+    int32_t norm_warps;            /* warps that add squares, at most NORM_WARPS */
 } short_conv_args;
 
 /* The element of the ring at column 0. */
@@ -33,10 +33,10 @@ TGL_INLINE int64_t conv_ring_row(const short_conv_args *a, int64_t slot, int64_t
 /* Taps that short_conv_fwd and short_conv_fwd_row are compiled for. */
 #define CONV_WALK_TAPS 4
 
-/* short_conv_fwd: columns of a thread; threads that have columns, of a block with a part of a long row, and of one with a row
- * of up to so many columns; warps that add squares, at most, of blocks that have all columns of their rows, and of others,
- * which have fewer columns to each square; threads with those that serve the others; blocks of an SM; stages at most. Their
- * number is a multiple of norm_warps: then a stage has the same warp every time, which has seen all phases of its mbarrier.
+/* short_conv_fwd: columns of a thread; threads that have columns, and their number where all columns of a row fit them; warps
+ * that add squares, at most: of blocks that have all columns of their rows, and of blocks that share a row, where a
+ * column comes with more squares; threads with those that serve the others; blocks of an SM; stages at most. Their number is
+ * a multiple of norm_warps: then a stage has the same warp every time, which has seen all phases of its mbarrier.
  * On an H200 8192 tokens of 4 x 2560 columns take 137 us, with 4 to 7 warps that add squares 141 to 144, and with 10 columns
  * a thread 140; 4 x 5120 take 295, with 3 warps that add squares 319, and with 10 columns a thread 300. */
 #define CONV_COLUMNS 4

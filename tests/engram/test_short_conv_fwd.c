@@ -11,8 +11,8 @@ TESTS_OF_TABLE("engram_short_conv_fwd")
 enum { MOST = 2048 };
 typedef struct {
     int64_t tokens, streams, hidden, taps, requests, num_slots, ring_size;
-    float x[MOST], residual[MOST], norm[64], conv[512];
-    bool has_residual, has_mask, mask[256];
+    float x[MOST], residual[MOST], norm[64], conv[512], bias[64];
+    bool has_residual, has_bias, has_mask, mask[256];
     const int32_t *cu_seqlens, *start_pos, *slots;
     uint16_t *ring; /* gets what the call makes of it; NULL: none */
     tgl_engram_short_conv_params params;
@@ -27,7 +27,7 @@ static DLTensor *place_given(const backend *b, tensor *t, tgl_dtype dtype, int64
 static void call_conv(const backend *b, const call *c, uint16_t *out)
 {
     const int64_t *rows = SHAPE(c->tokens, c->streams, c->hidden);
-    tensor x, norm, conv, residual, mask, ring, cu, start, slots, made;
+    tensor x, norm, conv, bias, residual, mask, ring, cu, start, slots, made;
     int64_t ring_shape[] = { c->num_slots, c->ring_size, c->streams, c->hidden };
     const tgl_engram_batch batch = {
         .cu_seqlens = place_given(b, &cu, TGL_I32, c->requests + 1, c->cu_seqlens),
@@ -38,16 +38,16 @@ static void call_conv(const backend *b, const call *c, uint16_t *out)
     DLTensor *given = place_given(b, &ring, TGL_BF16, ring_elements, c->ring), ring_tensor;
     if (given) ring_tensor = *given, ring_tensor.ndim = 4, ring_tensor.shape = ring_shape, ring_tensor.strides = NULL;
     residual.t.data = NULL;
-    CHECK_OK(tgl_engram_short_conv_fwd(put(b, &x, TGL_BF16, 3, rows, c->x),
-                                       put(b, &norm, TGL_F32, 2, rows + 1, c->norm),
-                                       put(b, &conv, TGL_BF16, 2, SHAPE(c->streams * c->hidden, c->taps), c->conv),
-                                       NULL, c->has_residual ? put(b, &residual, TGL_BF16, 3, rows, c->residual) : NULL,
-                                       place_given(b, &mask, TGL_BOOL, c->tokens, c->has_mask ? c->mask : NULL),
-                                       given ? &ring_tensor : NULL, place(b, &made, TGL_BF16, 3, rows, NULL), NULL,
-                                       &batch, &c->params, b->stream));
+    CHECK_OK(tgl_engram_short_conv_fwd(
+        put(b, &x, TGL_BF16, 3, rows, c->x), put(b, &norm, TGL_F32, 2, rows + 1, c->norm),
+        put(b, &conv, TGL_BF16, 2, SHAPE(c->streams * c->hidden, c->taps), c->conv),
+        place_given(b, &bias, TGL_F32, c->streams * c->hidden, c->has_bias ? c->bias : NULL),
+        c->has_residual ? put(b, &residual, TGL_BF16, 3, rows, c->residual) : NULL,
+        place_given(b, &mask, TGL_BOOL, c->tokens, c->has_mask ? c->mask : NULL), given ? &ring_tensor : NULL,
+        place(b, &made, TGL_BF16, 3, rows, NULL), NULL, &batch, &c->params, b->stream));
     fetch(b, &made, out);
     if (given) fetch(b, &ring, c->ring);
-    tensor *const rest[] = { &x, &norm, &conv, &residual, &mask, &cu, &start, &slots };
+    tensor *const rest[] = { &x, &norm, &conv, &bias, &residual, &mask, &cu, &start, &slots };
     for (size_t i = 0; i < sizeof rest / sizeof *rest; i++)
         if (rest[i]->t.data) discard(b, rest[i]);
 }
@@ -130,6 +130,21 @@ TEST(weights_of_zero) /* leave x and residual, exactly */
             call_conv(b, &c, out);
             for (int i = 0; i < 20 * 48; i++)
                 REQUIRE(value(out[i]) == value(bf16(c.x[i] + (has_residual ? c.residual[i] : 0))));
+        }
+}
+
+TEST(a_zero_keeps_its_sign) /* with nothing to add: norm and bias -0 make z -0, in kernels for few, many and any rows */
+{
+    static call c;
+    static uint16_t out[MOST];
+    FOR_BACKENDS(b)
+        for (int i = 0; i < 8; i++) {
+            c = (call){ .tokens = i & 1 ? 3 : 200, .streams = 1, .hidden = i & 2 ? 8 : 7, .taps = 1, .requests = 1 };
+            c.has_bias = true, c.params.no_activation = i & 4;
+            for (int j = 0; j < MOST; j++) c.x[j] = 1;
+            for (int j = 0; j < 8; j++) c.norm[j] = c.bias[j] = -0.0f, c.conv[j] = 1;
+            call_conv(b, &c, out);
+            for (int64_t j = 0; j < c.tokens * c.hidden; j++) REQUIRE(out[j] == 0x8000);
         }
 }
 

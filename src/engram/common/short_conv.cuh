@@ -7,7 +7,7 @@
 #include "device/vector.cuh"
 #include "engram/common/short_conv.h"
 
-/* 8 columns of a row, and two that are elsewhere in it. */
+/* 8 columns of a row, and two that are elsewhere in it (gate_conv_fwd). */
 struct vector_and_pair {
     uint4 vector;
     u32 pair;

@@ -43,9 +43,14 @@ static void load_values(const conv_tap *tap, bool has_gate, const float *restric
     for (int64_t i = 0; i < count; i++) to[i] = conv_rounded(conv_normed(to[i], rstd, norm[i]));
 }
 
+/* addend: NULL, or what is added in the same fma. */
 static void activate(float *restrict z, const float *restrict addend, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++) z[i] = fmaf(conv_bounded(z[i]), 1.0f / conv_sigmoid_divisor(z[i]), addend[i]);
+    if (!addend)
+        for (int64_t i = 0; i < count; i++) z[i] = conv_bounded(z[i]) * (1.0f / conv_sigmoid_divisor(z[i]));
+    else
+        for (int64_t i = 0; i < count; i++)
+            z[i] = fmaf(conv_bounded(z[i]), 1.0f / conv_sigmoid_divisor(z[i]), addend[i]);
 }
 
 static void add_all(float *restrict z, const float *restrict addend, int64_t count)
@@ -56,19 +61,18 @@ static void add_all(float *restrict z, const float *restrict addend, int64_t cou
 /* conv_result() of z. x, residual: what is added, or NULL. */
 static void find_results(const conv_row *r, const float *x, const float *residual, int64_t count, float *restrict z)
 {
-    static const float none[PIECE] = { [0 ... PIECE - 1] = -0.0f };
     if (r->rounds_each) {
         round_all(z, count);
-        if (r->numbers->has_activation) activate(z, none, count);
+        if (r->numbers->has_activation) activate(z, NULL, count);
         round_all(z, count);
         if (x) add_all(z, x, count);
         round_all(z, count);
         if (residual) add_all(z, residual, count);
         return;
     }
-    const float *const first = x ? x : residual ? residual : none;
+    const float *const first = x ? x : residual;
     if (r->numbers->has_activation) activate(z, first, count);
-    else add_all(z, first, count);
+    else if (first) add_all(z, first, count);
     if (x && residual) add_all(z, residual, count);
 }
 

@@ -23,7 +23,7 @@ TGL_INLINE float conv_sigmoid_divisor(float z)
     const float low = conv_bounded(z), c = tgl_select_f32(low < -CONV_LOWEST, low, -CONV_LOWEST);
 #endif
     const float shift = 0x1.8p23f, shifted = fmaf(c, -0x1.715476p0f, shift), n = shifted - shift;
-    /* ln 2 as f32 is off by 2^-29 of itself: r needs no second constant, which 1 / ln 2, off by 2^-26, would. */
+    /* ln 2 as f32 is off by 2^-28.4 of itself, n ln 2 by 2^-22.1 at most; 1 / ln 2, off by 2^-26.2, needs a second part. */
     const float r = fmaf(n, 0x1.62e43p-1f, c);
     float p = fmaf(r, -0x1.0fa752p-7f, 0x1.573b84p-5f);
     p = fmaf(r, p, -0x1.555a72p-3f);
