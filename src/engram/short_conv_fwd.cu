@@ -488,18 +488,18 @@ DEV void run(const short_conv_args &a)
     }
     if (has_all && threadIdx.x == 0) k.chain_end = (i32)max((i64)0, min((i64)a.dilation, k.end - k.begin));
     __syncthreads(); /* mbarriers are initialised */
-    const u32 warp =
-        __shfl_sync(FULL, threadIdx.x / 32, 0); /* so that the compiler knows: all lanes have the same role */
-    if (warp < warps) {                         /* others up to WARPS have no columns */
+    /* The compiler is to know that all lanes have the same role: it sees that from a shuffle and constants. */
+    const u32 warp = __shfl_sync(FULL, threadIdx.x / 32, 0);
+    if (warp < WARPS) {
         const bool are_mine = threadIdx.x * COLUMNS < num_columns; /* else as the first thread, without results */
         const u32 at = are_mine ? threadIdx.x * COLUMNS : 0;
         const u32 x = p.stages + (u32)(first + at) * 2;
         const columns k = { h, first + at, x, a.residual.data ? p.stages + row_bytes + at * 2 : x, at, are_mine };
-        convolve(a, p, k);
+        if (warp < warps) convolve(a, p, k); /* else it has no columns */
     } else if (warp == WARPS) {
         load_rows(a, shared_task, p, num_columns, first);
-    } else if (warp > WARPS && warp - WARPS - 1 < (u32)a.norm_warps) {
-        add_squares(a, h, p, first, (int)(warp - WARPS - 1));
+    } else if ((int)warp - WARPS - 1 < a.norm_warps) {
+        add_squares(a, h, p, first, (int)warp - WARPS - 1);
     }
 }
 #endif
