@@ -195,8 +195,8 @@ static bool can_chain(const void *context, const tgl_target *target)
 static bool chain_pays(const void *context, const tgl_target *target)
 {
     const problem *p = context;
-    const int64_t few = (p->requests.writes_ring ? CONV_ROW_RING_ROWS : CONV_ROW_ROWS) * (int64_t)target->num_sms;
-    return tgl_saturating_product(p->num_tokens, p->num_streams) > few;
+    const int64_t few = (p->requests.writes_ring ? CONV_ROW_RING_ROWS : CONV_ROW_ROWS) * CONV_ROW_TOKENS(threads_of(p));
+    return tgl_saturating_product(p->num_tokens, p->num_streams) > few * target->num_sms;
 }
 
 static tgl_shape chain_shape(void *context, const tgl_target *target)

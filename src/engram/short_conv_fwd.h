@@ -50,15 +50,20 @@ TGL_INLINE int64_t conv_ring_row(const short_conv_args *a, int64_t slot, int64_t
 #define CONV_FIXED_BYTES 7168 /* of shared memory that a block has besides stages, at most */
 
 /* short_conv_fwd_row: threads of a block, a vector of columns each, by the number of columns; tokens of a block at most;
- * bytes of shared memory for weights of so many vectors, with a number for each column; rows for every SM that it has
- * at most, and with a ring that is written. On an H200, rows of 2560 columns: 6.1 us instead of the 8.4 of
- * short_conv_fwd for 256 rows, 9.3 instead of 9.9 for 512, but 16.7 instead of 13.0 for 1024. */
+ * bytes of shared memory for weights of so many vectors, with a number for each column; rows for every SM and token of a block
+ * that it has at most, and with a ring that is written. Measured on an H200 (2026-11), us, of it and of short_conv_fwd:
+ *   rows                       256           512           768           1024
+ *   2560 columns               6.0   8.3     8.8   9.7    13.8  10.9    15.8  11.9
+ *   3584                       7.0   9.8    12.5  11.8
+ *   7168                      13.8  13.4    26.1  17.6
+ *   2560, ring, 2 a request                 10.3  22.5                  17.9  32.2  (with 8: 51.2, 26.7)
+ *   7168, ring, 4 and 8                     29.3  40.6                 115    63.8 */
 #define CONV_FEW_THREADS 320
 #define CONV_MANY_THREADS 896
 #define CONV_ROW_TOKENS(threads) ((threads) > CONV_FEW_THREADS ? 1 : 2)
 #define CONV_ROW_BYTES(vectors, w) (((vectors) * ((w).is_bf16 ? 1 : 2) + 7) / 8 * 128)
-#define CONV_ROW_ROWS 4
-#define CONV_ROW_RING_ROWS 8
+#define CONV_ROW_ROWS 2
+#define CONV_ROW_RING_ROWS 4
 
 /* short_conv_fwd_any: threads of a block, which has a row. */
 #define CONV_ANY_THREADS 256
