@@ -29,10 +29,9 @@ typedef struct {
     i64 column;
 } ring;
 
-/* The loading warp: one lane loads the rows of every token of the partial. */
+/* The rows of every token of the partial, by one lane of the loading warp. */
 DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 partial)
 {
-    const int lane = (int)threadIdx.x % 32;
     int stage = 0;
     u32 parity = 0;
     bool is_full = false; /* all stages have been filled once */
@@ -40,18 +39,15 @@ DEV void load_tokens(const gate_bwd_args &a, const ring &r, i64 partial)
     for (i64 t = partial; t < a.num_tokens; t += a.num_partials) {
         const u32 bar = r.loaded + 8 * stage, to = r.stages + (u32)(stage * ROWS) * r.pitch;
         if (is_full) mbar_wait(r.freed + 8 * stage, parity ^ 1);
-        if (lane == 0) {
-            mbar_expect(bar, ROWS * r.bytes);
+        mbar_expect(bar, ROWS * r.bytes);
 #pragma unroll
-            for (int i = 0; i < ROWS; i++) {
-                const u16 *from = i < X   ? row_of(a.grad_out, t, i)
-                                  : i < K ? row_of(a.x, t, i - X)
-                                  : i < V ? row_of(a.k, t, i - K)
-                                          : row_of(a.v, t, 0);
-                if (r.bytes) bulk_load(to + (u32)i * r.pitch, from + r.column, r.bytes, bar);
-            }
+        for (int i = 0; i < ROWS; i++) {
+            const u16 *from = i < X   ? row_of(a.grad_out, t, i)
+                              : i < K ? row_of(a.x, t, i - X)
+                              : i < V ? row_of(a.k, t, i - K)
+                                      : row_of(a.v, t, 0);
+            if (r.bytes) bulk_load(to + (u32)i * r.pitch, from + r.column, r.bytes, bar);
         }
-        __syncwarp();
         stage = stage + 1 < a.stages ? stage + 1 : 0;
         if (stage == 0) parity ^= 1, is_full = true;
     }
@@ -132,8 +128,7 @@ DEV void run(const gate_bwd_args &a)
     if (BLOCKS > 1) cluster_arrive_relaxed(); /* mbarriers are initialised; loads wait for no other block */
     pdl_wait();
     if (warp == warps) {
-        load_tokens(a, r, partial);
-        if (BLOCKS > 1) cluster_wait();
+        if (tid % 32 == 0) load_tokens(a, r, partial);
     } else {
         const i64 at = column_0 + (i64)tid * GATE_VECTOR;
         const bool is_mine = at < a.hidden; /* else the thread has zeros */
