@@ -33,17 +33,17 @@ TGL_INLINE int64_t conv_ring_row(const short_conv_args *a, int64_t slot, int64_t
 /* Taps that short_conv_fwd and short_conv_fwd_row are compiled for. */
 #define CONV_WALK_TAPS 4
 
-/* short_conv_fwd: columns of a thread; threads that have columns, and their number where all columns of a row fit them; warps
- * that add squares, at most: of blocks that have all columns of their rows, and of blocks that share a row, where a
- * column comes with more squares; threads with those that serve the others; blocks of an SM; stages at most. Their number is
- * a multiple of norm_warps: then a stage has the same warp every time, which has seen all phases of its mbarrier.
- * On an H200 8192 tokens of 4 x 2560 columns take 137 us, with 4 to 7 warps that add squares 141 to 144, and with 10 columns
- * a thread 140; 4 x 5120 take 295, with 3 warps that add squares 319, and with 10 columns a thread 300. */
+/* short_conv_fwd: columns of a thread; threads that have columns, and how many where a row needs no more; warps that add
+ * squares, at most: of blocks that share rows, where a column comes with more squares, and of others; threads with those that
+ * serve the others; blocks of an SM; stages at most. Their number is a multiple of norm_warps: then a stage has the same warp
+ * every time, which has seen all phases of its mbarrier. On an H200 8192 tokens of 4 x 2560 columns take 136 us, with 4 to 7
+ * warps that add squares 141 to 144, and with 10 columns a thread 140; 4 x 5120 take 295, with 3 warps that add squares 319,
+ * and with 10 columns a thread 300. */
 #define CONV_COLUMNS 4
 #define CONV_MANY_CONSUMERS 640
 #define CONV_FEW_CONSUMERS 256
-#define CONV_FEW_NORM_WARPS 3
 #define CONV_MANY_NORM_WARPS 7
+#define CONV_FEW_NORM_WARPS 3
 #define CONV_THREADS(consumers, norm_warps) ((consumers) + 32 + 32 * (norm_warps))
 #define CONV_SM_BLOCKS(consumers) ((consumers) > CONV_FEW_CONSUMERS ? 1 : 2)
 #define CONV_STAGES 21
