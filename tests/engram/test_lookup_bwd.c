@@ -159,6 +159,16 @@ TEST(adjoint)
     }
 }
 
+/* For runs with weak memory (tests/run): blocks meet between passes over the workspace. */
+TEST(exchange)
+{
+    FOR_BACKENDS(b)
+        check_lines("engram_lookup_bwd",
+                    (const char *const[]){ "num_tokens=300 dim=16 indices=blocks", "num_tokens=40 dim=72 indices=equal",
+                                           NULL },
+                    b);
+}
+
 TEST(graph) { check_replayed("engram_lookup_bwd", "num_tokens=400 outputs=rows indices=blocks", 1); }
 
 TEST(num_sms)

@@ -136,6 +136,14 @@ TEST(accuracy)
         }
 }
 
+/* For runs with weak memory (tests/run): blocks meet before sums are reduced. */
+TEST(exchange)
+{
+    FOR_BACKENDS(b)
+        check_lines("engram_sinkhorn_step",
+                    (const char *const[]){ "num_rows=100 dim=128 reduce=1", "num_rows=40 dim=5000 reduce=1", NULL }, b);
+}
+
 TEST(graph)
 {
     check_replayed_times("engram_sinkhorn_step", "num_rows=70 dim=256 reduce=1", 1, 1);

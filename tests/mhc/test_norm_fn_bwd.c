@@ -94,6 +94,13 @@ TEST(batches)
         }
 }
 
+/* For runs with weak memory (tests/run): blocks send each other sums. */
+TEST(exchange)
+{
+    FOR_BACKENDS(b)
+        check_lines("mhc_norm_fn_bwd", (const char *const[]){ "num_tokens=520 num_streams=1 hidden=16,9", NULL }, b);
+}
+
 TEST(graph) { check_replayed("mhc_norm_fn_bwd", "num_tokens=20 hidden=136", 1); }
 
 #define SAMPLE "num_tokens=3 num_streams=2 hidden=5 num_rows=4"
