@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * thresholds.c - sizes at which an op's plan changes kernel or launch shape, read from the headers that op.c
- * and op.cu share. Random cases are drawn at them, one below and one above, beside the values of the lists.
+ * thresholds.c - sizes at which an op's plan changes kernel or launch shape, if none of its lists has them: most are read
+ * from the headers that op.c and op.cu share. Random cases are drawn at them, one below and one above, beside the values
+ * of the lists.
  * For a product (tokens * topk, rows * columns), one factor is given for a common value of the other. */
 #include "random.h"
 

@@ -13,14 +13,16 @@ root = root if root.is_dir() else root.parents[1]
 files = subprocess.run(["git", "-C", root, "ls-files"], capture_output=True, text=True, check=True).stdout.split("\n")
 lines = {f: (root / f).read_bytes().count(b"\n") for f in files if f and (root / f).is_file()}
 kinds = {                               # of a domain's files, by pattern
-    "host": r"src/{0}/.*\.(c|h)$",
+    "host": r"src/{0}/.*\.(c|h|inc)$",
     "kernels": r"src/{0}/.*\.cuh?$",
-    "cases": r"(bench|cases)/{0}([_/].*)?\.(c|h)$|(bench|cases)/{0}/.*\.(c|h)$",
+    "cases": r"(bench|cases)/{0}([_/].*)?\.(c|h)$",
     "C tests": r"tests/{0}/.*\.(c|h)$",
     "header": r"include/tegula/{0}\.h$",
     "docs": r"docs/{0}\.md$",
-    "Python tests": r"tests/python/test_{0}.*\.py$",
+    "rows": r"python/src/{0}\.c$",
+    "Python tests": r"tests/python/test_{1}.*\.py$",
 }
+test_names = {"engram": "(engram|short_conv|sinkhorn)"}     # of tests that do not begin with their domain
 
 
 def ops_of(domain):
@@ -34,14 +36,14 @@ for domain in ("transpose", "moe", "quant", "engram", "mhc"):
         continue
     n, row, count = len(ops_of(domain)), [], 0
     for pattern in kinds.values():
-        found = [f for f in lines if re.match(pattern.format(domain), f)]
+        found = [f for f in lines if re.match(pattern.format(domain, test_names.get(domain, domain)), f)]
         row.append(sum(lines[f] for f in found) / n)
         count += len(found)
     print(f"{domain + f' ({n})':14}" + "".join(f"{x:14.0f}" for x in row) + f"{count / n:10.1f}")
 total = collections.Counter()
 for f, n in lines.items():
     folder = f.split("/")[0]
-    if re.search(r"\.(c|h|cu|cuh|cpp|hpp|py|txt|cmake|sh)$|/run$|/sanitize$", f) and "golden/" not in f and \
+    if re.search(r"\.(c|h|inc|cu|cuh|cpp|hpp|py|txt|cmake|sh)$|/run$|/sanitize$", f) and "golden/" not in f and \
             folder in ("src", "include", "python", "tests", "bench", "cases", "tools", "examples", "scripts"):
         total["bench + cases" if folder in ("bench", "cases") else folder] += n
 print(", ".join(f"{k} {v}" for k, v in total.most_common()),

@@ -20,12 +20,12 @@ tgl_status __wrap_tgl_launch(const tgl_kernel *plan, int num_kernels, int which,
 
 /* TEGULA_TEST_GRID=2: at most 2 blocks (along an axis) for a kernel with a grid-stride loop, so that small sizes make it
  * run more than once. */
-int64_t __wrap_tgl_strided_grid(int64_t blocks, int64_t most);
-int64_t __real_tgl_strided_grid(int64_t blocks, int64_t most);
-int64_t __wrap_tgl_strided_grid(int64_t blocks, int64_t most)
+int64_t __wrap_tgl_strided_grid(int64_t blocks, int64_t max);
+int64_t __real_tgl_strided_grid(int64_t blocks, int64_t max);
+int64_t __wrap_tgl_strided_grid(int64_t blocks, int64_t max)
 {
     const char *limit = getenv("TEGULA_TEST_GRID");
-    const int64_t grid = __real_tgl_strided_grid(blocks, most);
+    const int64_t grid = __real_tgl_strided_grid(blocks, max);
     return limit && atoi(limit) > 0 && grid > atoi(limit) ? atoi(limit) : grid;
 }
 

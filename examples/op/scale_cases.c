@@ -28,5 +28,6 @@ static void oracle(case_problem *p) /* a product of floats is exact in double */
 const case_op scale_cases = {
     "scale", "num_rows= num_cols= dtype= gap=0", setup, run, oracle, case_all_bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES("num_rows=0,1,7 num_cols=0,1,255,256,257,1000 dtype=e4m3,bf16,f32 gap=0,5"),
+    .lists[CASE_KERNELS] = CASE_LINES("num_rows=1 num_cols=1 dtype=e4m3,bf16,f32"),
 };
 // clang-format on

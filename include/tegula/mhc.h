@@ -13,12 +13,12 @@ extern "C" {
 /* What the ops of this header share; each says which fields it reads, others are ignored. { 0 } is DeepSeek-V4's
  * setting. */
 typedef struct tgl_mhc_params {
-    bool has_rms_eps, has_pre_eps, has_sinkhorn_eps, has_norm_eps, has_post_mult; /* which of these five are given */
-    float rms_eps;           /* of the projection's RMSNorm; otherwise 1e-6 */
-    float pre_eps;           /* added to the pre gate; otherwise 1e-6 */
-    float sinkhorn_eps;      /* otherwise 1e-6 */
-    float norm_eps;          /* of the RMSNorm of a sublayer's input; otherwise 1e-6 */
-    float post_mult;         /* multiplies the post gate; otherwise 2 */
+    bool has_rms_eps, has_pre_eps, has_sinkhorn_eps, has_norm_eps, has_post_mult; /* which of the next five are given */
+    float rms_eps;           /* of the projection's RMSNorm; 1e-6 if not given */
+    float pre_eps;           /* added to the pre gate; 1e-6 if not given */
+    float sinkhorn_eps;      /* 1e-6 if not given */
+    float norm_eps;          /* of the RMSNorm of a sublayer's input; 1e-6 if not given */
+    float post_mult;         /* multiplies the post gate; 2 if not given */
     float post_eps;          /* added to the post gate */
     float norm_scale;        /* multiplies the gain of the input's RMSNorm; 0: 1 */
     int64_t sinkhorn_repeat; /* steps over columns; 0: 20 */

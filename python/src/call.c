@@ -545,10 +545,9 @@ static bool check_given(const call *c, int i, const result *o, const DLTensor *s
     }
     uintptr_t unit, past;
     if (is_packed || !c->is_public || !(past = misalignment(o, seen, &unit))) return true;
-    return raise_given(row, i,
-                       PyUnicode_FromFormat("address is %d bytes past a multiple of %d, must be a multiple of %d "
-                                            "(for TMA)",
-                                            (int)past, (int)unit, (int)unit));
+    PyObject *text = PyUnicode_FromFormat("address is %d bytes past a multiple of %d, want a multiple of %d (for TMA)",
+                                          (int)past, (int)unit, (int)unit);
+    return raise_given(row, i, text);
 }
 
 static bool take_output(const call *c, int i, tensor_ref *out)
@@ -645,9 +644,10 @@ static tgl_status run(call *c)
     for (int i = 0; i < row->num_params; i++)
         if (row->params[i].kind == 't' && f->arg[i].tensor) hold_dims(&c->in[i]);
     for (int i = 0; i < row->num_results; i++) hold_dims(&c->out[i]);
-    tgl_status status;
-    Py_BEGIN_ALLOW_THREADS status = row->call(f);
-    Py_END_ALLOW_THREADS if (status == TGL_OK) *warm = signature;
+    PyThreadState *const thread = PyEval_SaveThread(); /* other threads run Python meanwhile */
+    const tgl_status status = row->call(f);
+    PyEval_RestoreThread(thread);
+    if (status == TGL_OK) *warm = signature;
     return status;
 }
 

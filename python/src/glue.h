@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * glue.h - what the files of the extension module share.
  *
- * One row of text per op is the whole binding (transpose.c, moe.c, quant.c). It is parsed at import (parse.c); one
+ * One row of text per op is the whole binding; each domain has a file of them. It is parsed at import (parse.c); one
  * function, call_op (call.c), serves every row, reading tensors and making outputs with tensor.c. The Python side
  * (tegula/_torch.py) makes the torch operator from what was parsed (export.c). */
 #ifndef TEGULA_GLUE_H

@@ -213,8 +213,9 @@ static PyObject *multilayer_recompute(PyObject *module, PyObject *args)
     for (Py_ssize_t i = 0; ok && i < n; i++) ok = read_layer(PyTuple_GetItem(all, i), refs, &num_refs, &layers[i]);
     tgl_status status = TGL_OK;
     if (ok) {
-        Py_BEGIN_ALLOW_THREADS status = tgl_mhc_multilayer_recompute(&refs[0].tensor, layers, n, stream);
-        Py_END_ALLOW_THREADS
+        PyThreadState *const thread = PyEval_SaveThread(); /* other threads run Python meanwhile */
+        status = tgl_mhc_multilayer_recompute(&refs[0].tensor, layers, n, stream);
+        PyEval_RestoreThread(thread);
     }
     for (int i = 0; refs && i < num_refs; i++) drop_tensor(&refs[i]);
     free(refs);

@@ -3,8 +3,8 @@
 
     row_args.py OUTPUT.h DOMAIN.c...
 
-The struct of a row is the frame (glue.h) that call.c fills for it, with names. Only names and kinds are read here;
-what else the text says is read once, in parse.c, when the module is imported."""
+The struct of a row is the frame (glue.h) that call.c fills for it, with names. It needs names and kinds alone;
+the module reads the whole text when it is imported (parse.c)."""
 import pathlib
 import sys
 

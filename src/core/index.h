@@ -3,13 +3,12 @@
 #ifndef TEGULA_INDEX_H
 #define TEGULA_INDEX_H
 
-#include <stdint.h>
-
 #include "core/cpu.h"
+#include "numerics/integer.h"
 
 TGL_ALWAYS_INLINE int64_t tgl_index_get(const void *indices, int64_t i, int index_bytes)
 {
-    return index_bytes == 4 ? ((const int32_t *)indices)[i] : ((const int64_t *)indices)[i];
+    return tgl_integer_at(indices, i, index_bytes);
 }
 
 TGL_ALWAYS_INLINE void tgl_index_put(void *indices, int64_t i, int index_bytes, int64_t index)

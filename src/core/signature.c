@@ -30,7 +30,7 @@ int64_t tgl_run_steps(const tgl_step *s, const int64_t *values)
         case '+': *a = tgl_add(*a, b); break;
         case '-': *a = tgl_add(*a, b == INT64_MIN ? INT64_MAX : -b); break;
         case '*': *a = tgl_multiply(*a, b); break;
-        case '/': *a = tgl_divide(*a, b); break;
+        case '/': *a = tgl_quotient_up(*a, b); break;
         default: *a = *a > b; break;
         }
     }

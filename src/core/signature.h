@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * signature.h - what an op takes, written once, as a text beside the op:
  *
- *     static tgl_signature SIGNATURE = TGL_SIGNATURE(
+ *     tgl_signature tgl_moe_topk_gate_signature = TGL_SIGNATURE(
  *         "moe_topk_gate(scores: f32[num_tokens, num_experts] rows)"
  *         " -> topk_idx: i64|i32[num_tokens, num_topk]"
  *         " where num_experts < 2^31, num_topk <= num_experts", NULL);

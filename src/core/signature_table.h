@@ -187,13 +187,13 @@ static inline int64_t tgl_multiply(int64_t a, int64_t b)
 }
 
 /* Rounded up; 0 / 0 is 0. */
-static inline int64_t tgl_divide(int64_t a, int64_t b) { return b == 1 ? a : b == 0 ? 0 : tgl_ceil_div(a, b); }
+static inline int64_t tgl_quotient_up(int64_t a, int64_t b) { return b == 1 ? a : b == 0 ? 0 : tgl_ceil_div(a, b); }
 
 int64_t tgl_run_steps(const tgl_step *steps, const int64_t *values);
 
 static inline int64_t tgl_number_of(const tgl_table *t, const tgl_number *n, const int64_t *values)
 {
-    if (n->kind == TGL_NUMBER_QUOTIENT) return tgl_divide(values[n->value], values[n->divisor]);
+    if (n->kind == TGL_NUMBER_QUOTIENT) return tgl_quotient_up(values[n->value], values[n->divisor]);
     if (n->kind == TGL_NUMBER_PROGRAM) return tgl_run_steps(&t->steps[n->value], values);
     if (!n->factor) return n->constant; /* NONE: 0 */
     const int64_t value = values[n->value];

@@ -3,7 +3,7 @@
  * arguments, a struct that the kernel takes by value.
  *
  *     const tgl_kernel k = { "transpose/transpose", { { "ELEMENT_BYTES", 2 } } };
- *     const transpose_args args = { x, out, num_rows, ... };
+ *     const transpose_copy_args args = { x, out, num_rows, ... };
  *     return tgl_launch(&k, 1, 0, tensor, &(tgl_shape){ { blocks }, .block = 256, TGL_ARGS(args) }, stream);
  */
 #ifndef TEGULA_LAUNCH_H

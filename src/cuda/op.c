@@ -36,7 +36,8 @@ tgl_status tgl_run_on_cuda(const tgl_op *op, void *problem, const DLTensor *on, 
         status = tgl_launch(plan, num_kernels, which, on, &shape, stream);
         if (!is_refused) return status;
         /* This context has fewer SMs than its device. */
-        if (shape.cluster > 1 && !shape.otherwise) plan[which].name = NULL; /* which does not change clusters */
+        if (shape.cluster > 1 && !shape.otherwise)
+            plan[which].name = NULL; /* fewer SMs would not make clusters smaller: another kernel */
         else if (target.num_sms > 1) target.num_sms /= 2;
         else return status;
     }

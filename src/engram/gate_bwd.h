@@ -53,12 +53,12 @@ TGL_INLINE float gate_grad_k(const gate_slopes *s, float x, float k, float w) { 
 TGL_INLINE float gate_grad_w(const gate_slopes *s, float x, float k, float sum) { return fmaf(s->q * x, k, sum); }
 
 #define GATE_BWD_THREADS 256
-/* gate_bwd_cluster: streams, blocks of a cluster, threads that have columns, tokens in flight; at most. An SM has one
- * block: two of half the threads, in clusters of 4, took 415 us on an H200 where one takes 339 (4096 x 7168). */
-#define GATE_CLUSTER_STREAMS 4
-#define GATE_CLUSTER_BLOCKS 4
-#define GATE_CLUSTER_THREADS 448
-#define GATE_CLUSTER_STAGES 2 /* 3 and 4, where there is room, take as long */
+/* gate_bwd_cluster. An SM has one block: two of half the threads, in clusters of 4, took 415 us on an H200 where one took
+ * 339 (4096 x 7168). */
+#define GATE_CLUSTER_STREAMS 4   /* max */
+#define GATE_CLUSTER_BLOCKS 4    /* of a cluster, max */
+#define GATE_CLUSTER_THREADS 448 /* of a block that have columns, max */
+#define GATE_CLUSTER_STAGES 2    /* tokens in shared memory; 3 and 4, where there is room, take as long */
 
 /* Partials that keep 132 SMs busy with clusters of two blocks, for rows of GATE_PARTIALS_COLUMNS columns and more;
  * shorter rows take as many more as they are shorter, up to GATE_MAX_PARTIALS: the sum over partials is serial. */

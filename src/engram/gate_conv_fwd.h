@@ -51,25 +51,24 @@ TGL_INLINE int64_t gate_conv_ring_row(const gate_conv_args *a, int64_t slot, int
     return ((slot * a->requests.ring_size + entry) * a->num_streams + h) * a->hidden;
 }
 
-/* gate_conv_fwd: taps; columns, at most; the dilation, at most; rows of a tile, at most; rows in flight, at most; shared
- * memory that is not rows, at most. */
-#define GATE_CONV_TAPS 4
-#define GATE_CONV_COLUMNS 8192
-#define GATE_CONV_DILATION 16
-#define GATE_CONV_ROWS 256
-#define GATE_CONV_STAGES 14
-#define GATE_CONV_STATIC 13312
-#define GATE_CONV_AHEAD 3 /* of clusters of 4: rows on their way, fewer than rows in flight */
-/* Threads that convolve: of rows of up to 1024 columns, of up to 2560 and of more than 7168, of up to 5120, and of others;
- * columns of each: a vector, or, of rows of 1032 to 2560, a vector and two more, so that each of an SM's four schedulers
- * has two of the 8 warps and there is room for a sixth warp that finds gates, one for a row. With them is a warp that
- * loads. On an H200 8192 tokens of 4 x 2560 columns take 194 us, 212 with 320 threads of 8 columns and 5 warps for gates;
- * of 4 x 5120 columns, in two parts, 543 and 540. 4096 tokens of 4 x 7168 columns take 364 us in two
+/* What gate_conv_fwd can do. */
+#define GATE_CONV_TAPS 4       /* it is compiled for */
+#define GATE_CONV_COLUMNS 8192 /* of a row, max */
+#define GATE_CONV_DILATION 16  /* max */
+#define GATE_CONV_ROWS 256     /* of a tile, max */
+#define GATE_CONV_STAGES 14    /* rows in shared memory at once, max */
+#define GATE_CONV_STATIC 13312 /* bytes of shared memory that hold no rows, max */
+#define GATE_CONV_AHEAD 3      /* rows that a cluster of 4 prefetches: fewer than stages */
+/* Threads of a block that convolve, by the columns of a row. One more warp loads, others find gates, one for a row.
+ * On an H200 (2026-11) 8192 tokens of 4 x 2560 columns take 194 us, 212 with 320 threads of 8 columns and 5 warps for
+ * gates; of 4 x 5120 columns, in two parts, 543 and 540. 4096 tokens of 4 x 7168 columns take 364 us in two
  * parts, with 448 threads each and 5 warps for gates, 430 us with 4 such warps, 641 us in four parts of 256. */
-#define GATE_CONV_FEW 128
-#define GATE_CONV_MANY 256
-#define GATE_CONV_HALF 320
-#define GATE_CONV_WIDE 448
+#define GATE_CONV_FEW 128  /* up to 1024 */
+#define GATE_CONV_MANY 256 /* up to 2560, and from 7176 on */
+#define GATE_CONV_HALF 320 /* 2568 to 5120 */
+#define GATE_CONV_WIDE 448 /* 5128 to 7168 */
+/* Columns of a thread are a vector, but for rows of 1032 to 2560 a vector and two more: then each of an SM's four
+ * schedulers has two of the 8 warps, and there is room for a sixth warp that finds gates. */
 #define GATE_CONV_MORE_COLUMNS 10
 #define GATE_CONV_WARPS(threads, columns) \
     ((threads) > GATE_CONV_MANY ? 5 : (threads) > GATE_CONV_FEW ? ((columns) > CONV_VECTOR ? 6 : 7) : 3)

@@ -18,18 +18,17 @@ typedef struct {
     int32_t stages;      /* gate_fwd_ring, gate_fwd_pipeline: rows of a block in shared memory */
 } gate_fwd_args;
 
-/* gate_fwd: vectors of a thread that stay in registers, at most. */
-#define GATE_ROW_VECTORS 8
-/* gate_fwd_ring and gate_fwd_pipeline: the same; rows in shared memory, at most; threads of a block that have vectors,
- * for rows of up to GATE_RING_SHORT columns and of longer ones. */
-#define GATE_RING_VECTORS 4
-#define GATE_RING_STAGES 16
-#define GATE_RING_SHORT 4096
-#define GATE_RING_FEW_THREADS 128
-#define GATE_RING_MANY_THREADS 256
-/* gate_fwd_few, which has as many threads: of an SM, at most; vectors of a thread, at most. */
-#define GATE_FEW_THREADS 1024
-#define GATE_FEW_VECTORS 4
+/* gate_fwd */
+#define GATE_ROW_VECTORS 8 /* of a thread, in registers, max */
+/* gate_fwd_ring and gate_fwd_pipeline */
+#define GATE_RING_VECTORS 4        /* of a thread, in registers, max */
+#define GATE_RING_STAGES 16        /* rows in shared memory, max */
+#define GATE_RING_SHORT 4096       /* columns: longer rows take more threads */
+#define GATE_RING_FEW_THREADS 128  /* of a block that have vectors, for short rows */
+#define GATE_RING_MANY_THREADS 256 /* for longer ones */
+/* gate_fwd_few, whose blocks have as many threads */
+#define GATE_FEW_THREADS 1024 /* of an SM, max */
+#define GATE_FEW_VECTORS 4    /* of a thread, max */
 
 /* Measured on an H200 (2026-11), us:
  *   columns       2560             4096             5120       7168

@@ -7,6 +7,7 @@
 #include "numerics/divide.h"
 #include "numerics/e4m3.h"
 #include "numerics/f16.h"
+#include "numerics/integer.h"
 
 /* What becomes of an element of the table. */
 #define LOOKUP_COPY 0   /* its bytes */
@@ -62,7 +63,7 @@ TGL_INLINE int64_t lookup_row(const lookup_args *a, int64_t position, int64_t to
     int64_t index = position;
     if (a->indices) {
         const int64_t at = token * a->index_token_stride + column * a->index_column_stride;
-        index = a->index_bytes == 4 ? ((const int32_t *)a->indices)[at] : ((const int64_t *)a->indices)[at];
+        index = tgl_integer_at(a->indices, at, a->index_bytes);
     }
     return index >= a->row_begin && index - a->row_begin < a->num_rows ? index - a->row_begin : -1;
 }

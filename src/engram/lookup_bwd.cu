@@ -263,8 +263,8 @@ DEV void sum_rows(const lookup_bwd_args &a, const window &w, const chunks &c)
 
 /* ---- 1: positions by bucket ---- */
 
-/* The least and the largest of all threads' keys. */
-DEV void block_min_max(key_type &least, key_type &largest)
+/* Min and max of all threads' keys. */
+DEV void block_min_max(key_type &low, key_type &high)
 {
     SHARED(key_type[MAX_WARPS], lows);
     SHARED(key_type[MAX_WARPS], highs);
@@ -273,13 +273,13 @@ DEV void block_min_max(key_type &least, key_type &largest)
     for (int turn = 0; turn < 2; turn++) {
 #pragma unroll
         for (int d = 16; d > 0; d /= 2) {
-            least = min(least, __shfl_xor_sync(FULL, least, d));
-            largest = max(largest, __shfl_xor_sync(FULL, largest, d));
+            low = min(low, __shfl_xor_sync(FULL, low, d));
+            high = max(high, __shfl_xor_sync(FULL, high, d));
         }
         if (turn == 1) break;
-        if (lane == 0) lows[threadIdx.x / 32] = least, highs[threadIdx.x / 32] = largest;
+        if (lane == 0) lows[threadIdx.x / 32] = low, highs[threadIdx.x / 32] = high;
         __syncthreads();
-        if (lane < blockDim.x / 32) least = lows[lane], largest = highs[lane];
+        if (lane < blockDim.x / 32) low = lows[lane], high = highs[lane];
     }
 }
 
@@ -312,7 +312,7 @@ DEV sample sample_rows(const lookup_bwd_args &a)
 DEV void find_buckets(const lookup_bwd_args &a, const sample &s, key_type *first, u32 *counts, entry_type *other)
 {
     const key_type num_rows = (key_type)a.num_rows;
-    key_type low = num_rows, high = 0, least = 0;
+    key_type low = num_rows, high = 0, min_count = 0;
     u32 of_thread = 0;
 #pragma unroll
     for (int i = 0; i < LOOKUP_BWD_SAMPLES; i++) {
@@ -339,9 +339,9 @@ DEV void find_buckets(const lookup_bwd_args &a, const sample &s, key_type *first
         if (s.row[i] < num_rows) atomicAdd(&counts[sort_last_of(first, s.row[i])], 1u);
     u32 num_owned;
     block_exclusive_scan(of_thread, num_owned);
-    key_type most = threadIdx.x < SORT_BINS ? counts[threadIdx.x] : 0;
-    block_min_max(least, most);
-    if (most <= FULLEST * LOOKUP_BWD_SAMPLES * blockDim.x / a.num_sorters) return;
+    key_type max_count = threadIdx.x < SORT_BINS ? counts[threadIdx.x] : 0;
+    block_min_max(min_count, max_count);
+    if (max_count <= FULLEST * LOOKUP_BWD_SAMPLES * blockDim.x / a.num_sorters) return;
     const u32 count = LOOKUP_BWD_SAMPLES * blockDim.x, bits = bits_of(num_rows - low);
     const u32 shift = bits > SAMPLE_BITS ? bits - SAMPLE_BITS : 0;
 #pragma unroll
@@ -418,13 +418,13 @@ DEV void find_bucket(const lookup_bwd_args &a, bucket &b)
     __syncthreads();
 }
 
-/* The bucket's entries go to `to`, one part after the other. Returns how many bits of their difference to `least` tell
+/* The bucket's entries go to `to`, one part after the other. Returns how many bits of their difference to `low` tell
  * rows apart. */
-DEV u32 take_bucket(const lookup_bwd_args &a, const bucket &b, entry_type *to, key_type &least)
+DEV u32 take_bucket(const lookup_bwd_args &a, const bucket &b, entry_type *to, key_type &low)
 {
     entry_type *const parted = (entry_type *)a.entries[0];
-    key_type largest = 0;
-    least = (key_type)a.num_rows;
+    key_type high = 0;
+    low = (key_type)a.num_rows;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < b.count; i += LOADS * blockDim.x) {
         entry_type e[LOADS];
@@ -436,11 +436,11 @@ DEV u32 take_bucket(const lookup_bwd_args &a, const bucket &b, entry_type *to, k
 #pragma unroll
         for (u32 k = 0; k < LOADS; k++) {
             if (i + k * blockDim.x < b.count) to[i + k * blockDim.x] = e[k];
-            least = min(least, sort_key(e[k])), largest = max(largest, sort_key(e[k]));
+            low = min(low, sort_key(e[k])), high = max(high, sort_key(e[k]));
         }
     }
-    block_min_max(least, largest);
-    return b.count ? bits_of(largest - least) : 0;
+    block_min_max(low, high);
+    return b.count ? bits_of(high - low) : 0;
 }
 
 DEV void publish_windows(const lookup_bwd_args &a, const entry_type *here, u32 begin, u32 end)
@@ -482,10 +482,10 @@ DEV void sort_bucket(const lookup_bwd_args &a, u32 *counts, entry_type *room)
     entry_type *const other = (entry_type *)a.entries[2] + b.begin;
     const bool has_room = b.count <= a.capacity;
     entry_type *const x = has_room ? room : sorted, *const y = has_room ? room + a.capacity : other;
-    key_type least;
-    const u32 bits = take_bucket(a, b, x, least);
+    key_type low;
+    const u32 bits = take_bucket(a, b, x, low);
     __syncthreads();
-    const entry_type *const here = sort_by_digits(x, y, b.count, least, bits, counts);
+    const entry_type *const here = sort_by_digits(x, y, b.count, low, bits, counts);
     if (here != sorted)
 #pragma unroll 2
         for (u32 i = threadIdx.x; i < b.count; i += blockDim.x) sort_store(sorted + i, here[i]);

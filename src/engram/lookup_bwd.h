@@ -5,6 +5,7 @@
 
 #include "numerics/bf16.h"
 #include "numerics/divide.h"
+#include "numerics/integer.h"
 
 #define LOOKUP_CHUNK 32 /* occurrences of a row that are summed one after the other */
 #define LOOKUP_BWD_THREADS 512
@@ -60,7 +61,7 @@ enum {
 TGL_INLINE uint64_t lookup_bwd_row(const lookup_bwd_args *a, int64_t token, int64_t column)
 {
     const int64_t at = token * a->index_token_stride + column * a->index_column_stride;
-    const int64_t index = a->index_bytes == 4 ? ((const int32_t *)a->indices)[at] : ((const int64_t *)a->indices)[at];
+    const int64_t index = tgl_integer_at(a->indices, at, a->index_bytes);
     const uint64_t row = (uint64_t)index - (uint64_t)a->row_begin;
     return index >= a->row_begin && row < a->num_rows ? row : a->num_rows;
 }

@@ -45,21 +45,19 @@ TGL_INLINE float conv_grad_norm(float grad, float x, float rstd, float sum) { re
  * those from the second one on, and so forth: taps reach from one to the next. */
 #define CONV_BWD_TILE 256
 #define CONV_BWD_THREADS CONV_BWD_TILE
-/* Blocks of CONV_CLUSTER_MIN_THREADS that an H200 runs at a time; in clusters of more than two. */
+/* Blocks of CONV_CLUSTER_MIN_THREADS that an H200 runs at a time. */
 #define CONV_BWD_BLOCKS 528
-#define CONV_BWD_CLUSTERED_BLOCKS 464
+#define CONV_BWD_CLUSTERED_BLOCKS 464 /* in clusters of more than two */
 
-/* short_conv_bwd_cluster: taps that it is compiled for, and tokens that they reach; threads of an SM, a vector of
- * columns each, and of a block, which has that many, twice or three times as many at most; blocks of a cluster; tokens
- * whose sums blocks exchange at once. */
-#define CONV_CLUSTER_TAPS 4
-#define CONV_CLUSTER_REACH 64
-#define CONV_CLUSTER_THREADS 512
-#define CONV_CLUSTER_MIN_THREADS 128
+/* short_conv_bwd_cluster: a thread has a vector of columns. */
+#define CONV_CLUSTER_TAPS 4          /* it is compiled for */
+#define CONV_CLUSTER_REACH 64        /* tokens between the first tap and the last, max */
+#define CONV_CLUSTER_THREADS 512     /* of an SM */
+#define CONV_CLUSTER_MIN_THREADS 128 /* of a block, which has once, twice or three times as many */
 #define CONV_CLUSTER_MAX_THREADS 384
-#define CONV_CLUSTER_BLOCKS 8
-#define CONV_CLUSTER_TURN 4
-#define CONV_CLUSTER_TURNS 3 /* whose rows of x and grad_out are in shared memory */
+#define CONV_CLUSTER_BLOCKS 8 /* of a cluster, max */
+#define CONV_CLUSTER_TURN 4   /* tokens whose sums blocks exchange at once */
+#define CONV_CLUSTER_TURNS 3  /* whose rows of x and grad_out are in shared memory */
 /* Shared memory of a thread, in bytes: rows, and 8 more; an odd number of vectors of floats: all banks serve a warp. */
 #define CONV_CLUSTER_ROW_BYTES (2 * CONV_CLUSTER_TURNS * CONV_CLUSTER_TURN * 2 * CONV_BWD_VECTOR + 8)
 #define CONV_CLUSTER_FLOAT_BYTES ((CONV_CLUSTER_TURN + 3) * 4 * CONV_BWD_VECTOR)

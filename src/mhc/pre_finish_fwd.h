@@ -22,9 +22,9 @@ typedef struct {
 } pre_finish_fwd_args;
 
 #define PRE_FINISH_THREADS 256
-#define PRE_FINISH_TILE 32           /* most tokens of a block that makes gates */
-#define PRE_FINISH_SLICE 32768       /* most bytes of a block's columns in shared memory */
-#define PRE_FINISH_SLICE_THREADS 128 /* of such a block, at most */
+#define PRE_FINISH_TILE 32           /* tokens of a block that makes gates, max */
+#define PRE_FINISH_SLICE 32768       /* bytes of a block's columns in shared memory, max */
+#define PRE_FINISH_SLICE_THREADS 128 /* of such a block, max */
 
 /* The sum of row j of token t; of its squares, if j is the number of rows. */
 TGL_INLINE float pre_finish_sum(const pre_finish_fwd_args *a, int64_t t, int j, int rows)

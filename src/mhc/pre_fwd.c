@@ -223,11 +223,6 @@ static bool fits_stream(const void *context, const tgl_target *target)
            target->max_smem_per_block >= PRE_STREAM_BYTES(a->pieces, a->segments, a->num_rows, a->is_normed);
 }
 
-static bool pays_stream(const void *context, const tgl_target *target)
-{
-    return ((const pre_problem *)context)->args.num_tokens > 96 || !fits_split(context, target);
-}
-
 static int64_t tiles_of(int64_t num_tokens, int64_t num_streams)
 {
     return tgl_ceil_div(num_tokens, PRE_TOKENS(num_streams));
@@ -285,7 +280,7 @@ static tgl_shape stream_shape(void *context, const tgl_target *target)
 const tgl_op TGL_PRE_FWD = { cpu,
                              plan,
                              { [SPLIT] = { fits_split, NULL, split_shape },
-                               [STREAM] = { fits_stream, pays_stream, stream_shape },
+                               [STREAM] = { fits_stream, NULL, stream_shape },
                                [VECTORS] = { has_vectors, NULL, shape },
                                [ANY] = { NULL, NULL, shape } } };
 

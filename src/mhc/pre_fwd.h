@@ -44,8 +44,8 @@ TGL_INLINE float pre_rstd(const pre_fwd_args *a, float squares)
 }
 TGL_INLINE float pre_normed(float v, float rstd, float weight) { return (v * rstd) * weight; }
 
-/* A warp has a chunk of 8 * PRE_TILES tokens, a block those of a segment. So that a block fits, fewer tokens if there
- * are many warps. */
+/* A warp has a chunk of 8 * PRE_TILES tokens, a block the warps of a segment. Of many streams a block has more warps, and
+ * then fewer tokens, so that it fits on an SM. */
 #define PRE_TILES(streams) ((streams) <= 4 ? 4 : 2) /* 8 took 148 us on an H200, 4 138 (4096 x 7168) */
 #define PRE_TOKENS(streams) (8 * PRE_TILES(streams))
 #define PRE_PASS 3 /* tiles of 8 rows of fn at a time */
@@ -65,16 +65,19 @@ TGL_INLINE float pre_normed(float v, float rstd, float weight) { return (v * rst
     ((pieces) == 4 ? 12 - 2 * (norm) : (pieces) == 5 ? 10 - 2 * (norm) : (pieces) == 6 ? 8 - (norm) : 7 - (norm))
 #define PRE_STREAM_KEPT(pieces) ((pieces) == 7 ? 3 : (pieces) == 6 ? 4 : 6)
 #define PRE_STREAM_PASS(pieces) (16 / (pieces) / 2 * 2) /* tokens that 128 threads have, a unit each; an even number */
-/* Bytes of shared memory, in this order: a stage (64 columns of 32 rows are 4096 bytes); a warp's sums of a tile, the
- * rows' and the squares'; those of all blocks, of an owned tile; gates; with a norm the kept input of a tile, squares of the input
- * of an owned tile, of all blocks, factors of a tile, and gains; 16 for nothing; mbarriers. */
+/* Bytes of shared memory of a stage: 64 columns of 32 rows are 4096. */
 #define PRE_STREAM_STAGE(pieces) ((pieces) * 4096)
+/* Of a warp's sums of a tile: those of rows, and the squares'. */
 #define PRE_STREAM_SUMS(rows) ((8 * PRE_STREAM_ROW_TILES(rows) + 1) * PRE_STREAM_TILE * 4)
+/* Only with a norm: a tile's input that is kept; squares of an owned tile's input, from all blocks; and both together,
+ * with factors of a tile and with gains. */
 #define PRE_STREAM_INPUT(pieces) ((pieces) * 64 * PRE_STREAM_TILE * 2)
 #define PRE_STREAM_SQUARES(pieces, segments) ((segments) * (pieces) * PRE_STREAM_PASS(pieces) * 16)
 #define PRE_STREAM_NORM_BYTES(pieces, segments)                                   \
     (PRE_STREAM_KEPT(pieces) * (PRE_STREAM_INPUT(pieces) + PRE_STREAM_TILE * 4) + \
      PRE_STREAM_SQUARES(pieces, segments) + (pieces) * 64 * 4)
+/* Where things begin, in this order: stages; each warp's sums; those of all blocks, of an owned tile; gates; what a norm needs;
+ * 16 bytes that are written and never read; mbarriers. */
 #define PRE_STREAM_AT_SUMS(pieces, norm) (PRE_STREAM_STAGES(pieces, norm) * PRE_STREAM_STAGE(pieces))
 #define PRE_STREAM_AT_OWNED(pieces, rows, norm) (PRE_STREAM_AT_SUMS(pieces, norm) + 16 * PRE_STREAM_SUMS(rows))
 #define PRE_STREAM_AT_GATES(pieces, segments, rows, norm) \

@@ -51,10 +51,10 @@ enum {
     SUMS = PRE_STREAM_SUMS(ROWS),
     PRODUCTS = 8,
     APPLIERS = 4, /* warps */
-    /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. fn waits for tiles that were
-     * asked for before it; so each of the others is asked for when a piece of fn has come (4096 x 7168: 85.7 us; three at once,
-     * and the others after fn: 87.4). With mixes alone and few pieces, tiles are what takes longer: all at once (4096 x 4096:
-     * 43 us, not 47). */
+    /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. fn arrives after tiles whose
+     * loads were issued before its own; so each of the other tiles is prefetched when a piece of fn has come (4096 x 7168:
+     * 85.7 us; three at once, and the others after fn: 87.4). With mixes alone and few pieces, tiles are what takes
+     * longer: all at once (4096 x 4096: 43 us, not 47). */
     EARLY = GROUPS || PIECES > 5 ? 1 : STAGES - 2,
     AT_SUMS = PRE_STREAM_AT_SUMS(PIECES, NORM),
     AT_OWNED = PRE_STREAM_AT_OWNED(PIECES, ROWS, NORM),

@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) pre_split_mixes_bwd(const 
     SHARED(u32, is_last);
     const i64 num_chunks = (a.num_tokens + GATES_CHUNK - 1) / GATES_CHUNK;
     pdl_wait();
-    u32 before = 0; /* blocks that have started; asked for now, needed at the end */
+    u32 before = 0; /* blocks that have started: fetched now, needed at the end */
     if (threadIdx.x == 0) before = atomic_inc_relaxed(a.started, gridDim.x - 1);
     const struct column c = column_of(a, (int)threadIdx.x);
 #pragma unroll 1

@@ -95,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const gates_bwd_args &g = a.gates;
     const i64 num_chunks = (g.num_tokens + GATES_CHUNK - 1) / GATES_CHUNK;
     pdl_wait();
-    u32 before = 0; /* blocks that have started; asked for now, needed at the end */
+    u32 before = 0; /* blocks that have started: fetched now, needed at the end */
     if (threadIdx.x == 0) before = atomic_inc_relaxed(g.started, gridDim.x - 1);
 #pragma unroll 1
     for (i64 chunk = blockIdx.x; chunk < num_chunks; chunk += gridDim.x) {

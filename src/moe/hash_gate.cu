@@ -21,10 +21,10 @@ extern "C" __global__ void __launch_bounds__(32 * HASH_GATE_WARPS) hash_gate(con
     pdl_wait();
     const bool is_token = t < gate.num_tokens; /* lanes without a token stay: shuffles need them */
     i64 id = -1;
-    if (is_token && !(gate.mask && !gate.mask[t])) id = load_index<ID_BYTES>(a.input_ids, t);
+    if (is_token && !(gate.mask && !gate.mask[t])) id = tgl_integer_at(a.input_ids, t, ID_BYTES);
     const bool is_routed = id >= 0 && id < a.vocabulary;
     i64 e = -1;
-    if (is_routed && k < NUM_TOPK) e = load_index<TABLE_BYTES>(a.tid2eid, id * NUM_TOPK + k);
+    if (is_routed && k < NUM_TOPK) e = tgl_integer_at(a.tid2eid, id * NUM_TOPK + k, TABLE_BYTES);
     const float *row = gate.logits + (is_token ? t * gate.logits_stride : 0);
     const choice c = choose_slot<TOKEN_LANES>(gate, row, e, lane);
     const auto index_of = [&](u32 expert) { return (i32)tgl_gate_index(&gate, t, expert); };

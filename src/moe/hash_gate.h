@@ -4,6 +4,7 @@
 #define TEGULA_MOE_HASH_GATE_H
 
 #include "moe/common/gate.h"
+#include "numerics/integer.h"
 
 #define HASH_GATE_WARPS 4 /* per block; 1 up to HASH_GATE_FEW_WARPS, to use all SMs */
 #define HASH_GATE_FEW_WARPS 512
@@ -19,11 +20,7 @@ typedef struct {
 #ifdef __CUDACC__
 #include "moe/common/index.cuh"
 
-template <int BYTES> DEV i64 load_index(const void *indices, i64 i)
-{
-    static_assert(BYTES == 4 || BYTES == 8, "indices have 4 or 8 bytes");
-    return BYTES == 4 ? ((const i32 *)indices)[i] : ((const i64 *)indices)[i];
-}
+static_assert((ID_BYTES == 4 || ID_BYTES == 8) && (TABLE_BYTES == 4 || TABLE_BYTES == 8), "ids have 4 or 8 bytes");
 
 /* A number that topk_idx cannot hold is no expert. */
 DEV index_type as_index(i64 e) { return e == (index_type)e ? (index_type)e : -1; }

@@ -14,13 +14,13 @@ extern "C" __global__ void __launch_bounds__(HASH_GATE_WIDE_THREADS)
     const i64 t = block_index();
     pdl_wait();
     if (t >= gate.num_tokens) return;
-    const i64 id = load_index<ID_BYTES>(a.input_ids, t);
+    const i64 id = tgl_integer_at(a.input_ids, t, ID_BYTES);
     if ((gate.mask && !gate.mask[t]) || id < 0 || id >= a.vocabulary) {
         mask_token(gate, t);
     } else {
 #pragma unroll 1
         for (u32 k = threadIdx.x; k < gate.num_topk; k += HASH_GATE_WIDE_THREADS) {
-            const index_type e = as_index(load_index<TABLE_BYTES>(a.tid2eid, id * gate.num_topk + k));
+            const index_type e = as_index(tgl_integer_at(a.tid2eid, id * gate.num_topk + k, TABLE_BYTES));
             indices_of(gate, t)[k] = e;
             if (gate.unmapped_topk_idx) unmapped_of(gate, t)[k] = e;
         }

@@ -62,7 +62,7 @@ static tgl_shape map_shape(route_args *a, const tgl_target *target)
                         .shared_bytes = MAP_SHARED(a->map.num_experts, a->owned_bits, a->map.num_pairs) + 16 * words };
 }
 
-/* Then there is no workspace. */
+/* So few tokens that one block does all, without a workspace. */
 static bool is_alone(const void *context, const tgl_target *target)
 {
     return ((const problem *)context)->args.gate.num_tokens <= ROUTE_ALONE;

@@ -101,13 +101,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(transpose_ti
 
     /* Vectors k and k + 1 of row j of the tile make a block of out. This tile's part of row j of out begins
      * at `to`, or with a halo `back` bytes before that, at a multiple of 32. The block begins `begin - back`
-     * bytes into the row. All of it is inside the row if least <= back <= most. */
+     * bytes into the row. All of it is inside the row if min_back <= back <= max_back. */
     enum { STEP = THREADS / OUT_VECTORS };
     const int k = (int)(threadIdx.x % OUT_VECTORS), first = (int)(threadIdx.x / OUT_VECTORS);
     if (k * VECTOR >= step) return;
     const i64 part = at.row_tile * step * ELEMENT_BYTES, begin = part + k * 16;
     const i64 end = num_rows * ELEMENT_BYTES;
-    const int least = (int)max(begin + 16 - end, (i64)0), most = (int)min(begin, (i64)31);
+    const int min_back = (int)max(begin + 16 - end, (i64)0), max_back = (int)min(begin, (i64)31);
     const int mask = halo ? 31 : 0;
     u8 *to = (u8 *)a.out + at.batch * a.out_batch_bytes + (at.col + first) * out_row_bytes + part;
 #pragma unroll
@@ -115,9 +115,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) transpose_any(transpose_ti
         u8 *row_to = to + j * out_row_bytes;
         const int back = (int)(u64)row_to & mask;
         const uint4 v = load_block(tile, first + j, ((int)halo + k) * 16 - back, halo);
-        if (first + j < cols && back >= least && back <= most) *(uint4 *)(row_to - back + k * 16) = v;
+        if (first + j < cols && back >= min_back && back <= max_back) *(uint4 *)(row_to - back + k * 16) = v;
     }
-    if (least > 0 || most < 31) { /* some blocks are ends of rows */
+    if (min_back > 0 || max_back < 31) { /* some blocks are ends of rows */
 #pragma unroll 1
         for (int j = first; j < cols; j += STEP, to += STEP * out_row_bytes) {
             const int back = (int)(u64)to & mask;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * Every op, in all cases of its list, with its plain loop and with each fast loop that this CPU has: the same
- * bytes in, between and around the outputs. */
+ * Every op with fast loops, in all cases of its list, with its plain loop and with each fast loop that this CPU has: the
+ * same bytes in, between and around the outputs. */
 #include <stdlib.h>
 
 #include "core/cpu.h"

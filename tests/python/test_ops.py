@@ -276,7 +276,7 @@ def placements(t):
     yield columns(0, 4), None
     yield columns(1), rf"strides are \[1, {t.stride(1) + 1}\], {want}"
     yield torch.zeros_like(t.contiguous()), rf"strides are \[{t.shape[1]}, 1\], {want}"
-    yield columns(0, 1), r"address is 4 bytes past a multiple of 16, must be a multiple of 16 \(for TMA\)$"
+    yield columns(0, 1), r"address is 4 bytes past a multiple of 16, want a multiple of 16 \(for TMA\)$"
 
 
 @each_case

@@ -200,8 +200,8 @@ def test_given_columns_are_as_tma_wants_them():
     for sizes, message in (
             (columns(7), r"strides are \[1, 7\], want \[1, 8\], or columns a larger multiple of 16 bytes apart"),
             (columns(6), r"strides are \[1, 6\], want \[1, 8\], or columns a larger multiple of 16 bytes apart"),
-            (columns(8, 1), r"address is 4 bytes past a multiple of 16, must be a multiple of 16 \(for TMA\)"),
-            (columns(8, 2).numpy(), r"address is 8 bytes past a multiple of 16, must be a multiple of 16 \(for TMA\)"),
+            (columns(8, 1), r"address is 4 bytes past a multiple of 16, want a multiple of 16 \(for TMA\)"),
+            (columns(8, 2).numpy(), r"address is 8 bytes past a multiple of 16, want a multiple of 16 \(for TMA\)"),
             (torch.empty(6, 2, dtype=torch.int32).numpy(), r"strides are \[2, 1\], want \[1, 8\], or")):
         with pytest.raises(ValueError, match=rf"^out\[1\]: {message}"):
             toy.pad(x, None, 1, col_major=True, out=(out, sizes))

@@ -5,9 +5,10 @@
 #define TEGULA_ENGRAM_COLUMNS_H
 
 #include "numerics/divide.h"
+#include "numerics/integer.h"
 
-#define COLUMN_THREADS 256     /* of a block, or, of one that needs fewer, ... */
-#define COLUMN_MIN_THREADS 128 /* rows at 128 tokens: 3.26 us, with 256 3.49 (H200) */
+#define COLUMN_THREADS 256     /* of a block */
+#define COLUMN_MIN_THREADS 128 /* where they are enough: rows of 128 tokens take 3.26 us, with 256 3.49 (H200) */
 #define COLUMN_MAX_NGRAM 4096
 #define COLUMN_MAX_COUNT (1 << 23) /* less than this: of all layers */
 #define COLUMN_CHUNK 192           /* units of a block, at most */
@@ -41,11 +42,5 @@ typedef struct {
 
 /* Shared memory of a window in words of 8 bytes, an even number: its ids; 0, COLUMN_NONE or COLUMN_SKIPPED. */
 TGL_INLINE int32_t tgl_window_words(int32_t max_ngram) { return (max_ngram + 2) / 2 * 2; }
-
-/* Element i of integers of 4 or 8 bytes. */
-TGL_INLINE int64_t tgl_integer_at(const void *integers, int64_t i, int bytes)
-{
-    return bytes == 4 ? ((const int32_t *)integers)[i] : ((const int64_t *)integers)[i];
-}
 
 #endif

@@ -96,13 +96,13 @@ TGL_INLINE int64_t tgl_slot_at(const tgl_windows *w, int64_t number)
 TGL_INLINE tgl_request tgl_request_of(const tgl_windows *w, tgl_place place, int64_t start, int64_t slot)
 {
     tgl_request r = { place, -1, 0, 0 };
-    const int64_t most = w->max_ngram - 1, before = start < 0 ? 0 : start;
+    const int64_t max_reach = w->max_ngram - 1, before = start < 0 ? 0 : start;
     if (w->past == PAST_RING) {
         const bool is_null = w->has_null_slot && slot == w->null_slot;
         if (slot >= 0 && slot < w->num_slots && !is_null) r.slot = slot;
         r.start = tgl_ring_entry(w, before);
     }
-    if (w->past == PAST_HISTORY || r.slot >= 0) r.reach = (int32_t)(before < most ? before : most);
+    if (w->past == PAST_HISTORY || r.slot >= 0) r.reach = (int32_t)(before < max_reach ? before : max_reach);
     return r;
 }
 TGL_INLINE tgl_request tgl_request_at(const tgl_windows *w, tgl_place place)

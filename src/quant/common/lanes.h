@@ -11,9 +11,9 @@
 #include "quant/lossless.h"
 
 #if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
-enum { TGL_HAS_NEON = 1 };
+#define TGL_HAS_NEON 1
 #else
-enum { TGL_HAS_NEON = 0 };
+#define TGL_HAS_NEON 0
 #endif
 
 /* Prefetches `bytes` bytes, `ahead` bytes past the values. An address past the end is harmless. */
@@ -90,7 +90,7 @@ static __attribute__((noinline, unused)) void tgl_tail_lossless(const uint8_t *x
     }
 }
 
-#if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#if TGL_HAS_NEON
 #include "quant/common/lanes_neon.inc"
 #else
 #include "quant/common/lanes_c.inc"

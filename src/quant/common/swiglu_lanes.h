@@ -30,7 +30,7 @@ TGL_ALWAYS_INLINE float tgl_small_activation(const float *gates, const float *up
     return tgl_swiglu(gates[i], ups[i], 1.0f + tgl_exp_small(-gates[i]));
 }
 
-#if defined(__aarch64__) && defined(__ARM_NEON) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+#if TGL_HAS_NEON
 #include "quant/common/swiglu_neon.inc"
 #else
 /* Four quarters of a step at once: exp is a chain of dependent operations, longer than a core looks ahead. */
