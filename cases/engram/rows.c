@@ -59,8 +59,8 @@ static tgl_status setup(case_problem *c)
     engram_add_mask(c, MASK, "image_token_mask", t);
     TGL_TRY(add_past(c, engram_num_requests(c), n));
     TGL_TRY(engram_add_cu_seqlens(c, CU));
-    if (v > 0) {
-        case_tensor *map = case_add(c, MAP, "token_map", CASE_IN, TGL_I32, 1, &v);
+    if (v != 0) { /* 0: no map; -1: one without entries */
+        case_tensor *map = case_add(c, MAP, "token_map", CASE_IN, TGL_I32, 1, (int64_t[]){ v > 0 ? v : 0 });
         map->fill = case_fill_uniform, map->low = 0, map->high = (double)(v * 3 / 4 + 1);
     }
     TGL_TRY(engram_add_columns(c, COLUMNS, "rows"));
@@ -197,6 +197,7 @@ const case_op rows_cases = {
         "num_tokens=70 requests=none past=none,history,newest start=none,small,large batch_dtype=i64 ids=small "
         "vocabulary=0,6 mask=some",
         "num_tokens=70 requests=none past=ring start=small,large batch_dtype=i64 ids=small vocabulary=0,6 mask=some",
+        "num_tokens=40 requests=none,3 past=none,ring start=small ids=small vocabulary=-1 hash_masked=0,1 max_ngram=3,9",
         "num_tokens=70 max_ngram=4 requests=7,300 cu=whole,padded,wild cu_dtype=i32,i64 ids=small vocabulary=7 "
         "past=history mask=some stop_id=2 layout=tlc",
         "num_tokens=60 num_heads=4 requests=9 vocab_dtype=i32,i64 offset_dtype=i32,i64 out_dtype=i32,i64 past=history,ring "

@@ -122,10 +122,10 @@ typedef struct tgl_engram_lookup_params {
  *   out       out  bf16, or as table       [num_tokens, num_columns, dim]   token and column strides are free
  *             or   u8                      [num_tokens, num_columns, dim + dim / 32]   packed rows: the bytes of a
  *                                          row of table, then those of table_sf
- *   out_sf    out  i32                     [num_tokens, num_columns * dim / 128]   strides [1, >= num_tokens]; may be
- *                                          NULL. Wants out of e4m3 with packed columns and table_sf of UE8M0. Gets
- *                                          the scale factors of a token's rows one after the other, four in a word,
- *                                          as quant.h packs them
+ *   out_sf    out  i32                     [num_tokens, num_columns * dim / 128]   rounded up; strides
+ *                                          [1, >= num_tokens]; NULL: none. Wants out of e4m3 with packed columns and
+ *                                          table_sf of UE8M0. Gets the scale factors of a token's rows one after the
+ *                                          other, four in a word, as quant.h packs them
  * Row r = indices[t][c] - row_begin of the table goes to out[t][c]. If there is no such row, as for any negative
  * index, nothing is read and all bytes are 0: tables that are split over ranks are looked up with the same indices.
  *   e4m3 to bf16   code * 2^(E - 127) with E from table_sf (0 is 2^-127, 255 is NaN), or code * table_sf[0], in f32,

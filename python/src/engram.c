@@ -180,6 +180,19 @@ THUNK(fused_weight) { return tgl_engram_fused_weight(a->weight_hidden, a->weight
     }
 GATE_FWD(engram_gate_fwd, a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k)
 GATE_FWD(engram_gate_fwd_alone, a->output, NULL, NULL, NULL, NULL)
+THUNK(engram_gate_scores) /* any value will do: it is not read */
+{
+    DLTensor v = *a->k;
+    int64_t packed[] = { v.shape[1] * v.shape[2], v.shape[2], 1 }, *strides = v.strides ? v.strides : packed;
+    int64_t v_shape[] = { v.shape[0], v.shape[2] }, v_strides[] = { strides[0], strides[2] };
+    v.ndim = 2, v.shape = v_shape, v.strides = v_strides;
+    const tgl_engram_gate_params params = { .eps = (float)a->eps,
+                                            .clamp_value = (float)a->clamp_value,
+                                            .zero_centered = a->zero_centered != 0,
+                                            .sign = (tgl_engram_sign)a->sign };
+    return tgl_engram_gate_fwd(a->hidden_states, a->k, &v, a->weight_hidden, a->weight_embed, a->image_token_mask, NULL,
+                               a->dot, a->gate_score, a->rstd_x, a->rstd_k, &params, a->stream);
+}
 GATE_KV_FWD(engram_gate_kv_fwd, a->output, a->dot, a->gate_score, a->rstd_x, a->rstd_k)
 GATE_KV_FWD(engram_gate_kv_fwd_alone, a->output, NULL, NULL, NULL, NULL)
 GATE_KV_FWD(engram_gate_kv_fwd_inplace, a->hidden_states, NULL, NULL, NULL, NULL)
@@ -378,6 +391,10 @@ static op_row rows[] = {
     { .text = "engram_gate_fwd_alone(" GATE_ARGS(GATE_K) ") -> output: bf16[T, H, D]",
       .is_wrapped = true,
       .call = call_engram_gate_fwd_alone },
+    { .text = "engram_gate_scores(hidden_states[T, H, D], k[T, H, D], " GATE_WEIGHTS
+              "eps: float, clamp_value: float, zero_centered: bool, sign: {zero|bit}) -> " GATE_SAVED,
+      .is_wrapped = true,
+      .call = call_engram_gate_scores },
     { .text = "engram_gate_kv_fwd(" GATE_ARGS(GATE_KV) ") -> output: bf16[T, H, D], " GATE_SAVED,
       .is_wrapped = true,
       .check = check_engram_gate_kv_fwd,

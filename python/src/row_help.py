@@ -23,7 +23,7 @@ SIGNATURE = re.compile(rb"(?<=\0)(?:moe_|quant_)?(\w+)\((\w+: [ -~]*?)\)(?: -> (
 TENSOR = re.compile(r"(\w+): (\([^)]*\)|[\w|]+)\[([^]]*)\]")
 ALIASES = {"per_token_cast_back": "cast_back", "short_conv": "engram_short_conv_fwd",
            "short_conv_alone": "engram_short_conv_fwd", "short_conv_bwd": "engram_short_conv_bwd",
-           "engram_gate_kv_fwd": "engram_gate_fwd", "engram_gate_kv_fwd_alone": "engram_gate_fwd",
+           "engram_gate_scores": "engram_gate_fwd", "engram_gate_kv_fwd": "engram_gate_fwd", "engram_gate_kv_fwd_alone": "engram_gate_fwd",
            "engram_gate_kv_fwd_inplace": "engram_gate_fwd", "engram_gate_kv_bwd": "engram_gate_bwd"}
 _KEY_AND_VALUE = "bf16", ["num_tokens", "num_streams + 1", "hidden"]
 TENSORS = {"kv": _KEY_AND_VALUE, "grad_kv": _KEY_AND_VALUE}     # of rows alone

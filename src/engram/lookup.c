@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "core/log.h"
+#include "core/log_indices.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/driver.h"
@@ -220,17 +220,6 @@ tgl_status tgl_engram_find_address(const char *name, const DLTensor *t, const DL
     return TGL_OK;
 }
 
-static void log_foreign(const lookup_args *a)
-{
-    int64_t count = 0;
-    for (int64_t t = 0; t < a->num_tokens; t++)
-        for (int64_t c = 0; c < a->num_columns; c++) count += lookup_row(a, t * a->num_columns + c, t, c) < 0;
-    if (count > 0)
-        tgl_log(TGL_LOG_CALL, "indices: %lld of %lld are foreign, not in %lld..%lld", (long long)count,
-                (long long)(a->num_tokens * a->num_columns), (long long)a->row_begin,
-                (long long)(a->row_begin + a->num_rows - 1));
-}
-
 static int form_of(const DLTensor *table, const DLTensor *table_sf, const DLTensor *out)
 {
     if (tgl_dtype_is(out->dtype, TGL_U8)) return LOOKUP_PACKED;
@@ -281,6 +270,6 @@ tgl_status tgl_engram_lookup(const DLTensor *table, const DLTensor *table_sf, co
     a->out_token_stride = tgl_step_of(out, 0) * p.out_bytes;
     a->out_column_stride = tgl_step_of(out, 1) * p.out_bytes;
     a->out_sf_stride = tgl_step_of(out_sf, 1);
-    if (indices && tgl_on_cpu(out) && !tgl_preparing() && tgl_log_wants(TGL_LOG_CALL)) log_foreign(a);
+    if (indices) tgl_log_foreign_indices("indices", indices, a->row_begin, (uint64_t)a->num_rows);
     return tgl_run(s, &OP, tensors, &p, stream);
 }

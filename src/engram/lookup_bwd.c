@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "core/index.h"
+#include "core/log_indices.h"
 #include "core/math.h"
 #include "core/threads.h"
 #include "cuda/op.h"
@@ -262,6 +263,7 @@ tgl_status tgl_engram_lookup_bwd(const DLTensor *grad_out, const DLTensor *indic
                   .table_stride = tgl_step_of(grad_table, 0),
                   .unique_bytes = unique_rows ? tgl_dtype_bits(unique_rows->dtype) / 8 : 0 };
     TGL_TRY(find_rows(params, indices, grad_table, unique_rows, &p.num_rows));
+    tgl_log_foreign_indices("indices", indices, params->row_begin, p.num_rows);
     if (!tgl_on_cpu(grad_out)) {
         const int64_t count = n.num_tokens * n.num_columns;
         const bool is_i64 = p.index_bytes == 8;

@@ -121,6 +121,8 @@ tgl_status tgl_engram_rows(const DLTensor *input_ids, const DLTensor *image_toke
     w->ring = tgl_data_or_null(ring);
     w->ring_stride = tgl_step_of(ring, 0);
     w->token_map = tgl_data_or_null(ngram->token_map);
+    static const int32_t no_entry; /* an empty map may have no data, and NULL is no map: nothing reads this */
+    if (ngram->token_map && !w->token_map) w->token_map = &no_entry;
     w->vocabulary = n.vocabulary;
     w->pad_id = ngram->pad_id;
     w->has_stop_id = ngram->has_stop_id;

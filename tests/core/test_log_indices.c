@@ -115,3 +115,26 @@ LOGS(engram_lookup, "tegula: indices: 2 of 4 are foreign, not in 10..13\n") /* n
     const tgl_engram_lookup_params params = { .row_begin = 10 };
     return CHECK_OK(tgl_engram_lookup(F32(4, 3, 0), NULL, I64(2, 2, 13, -1, 9, 10), &out, NULL, &params, NULL));
 }
+
+LOGS(engram_lookup_far_rows, "tegula: indices: 2 of 3 are foreign, not in 9223372036854775805..9223372036854775807\n")
+{
+    int64_t shape[] = { 1, 3, 3 };
+    float data[9] = { 0 };
+    DLTensor out = { data, { (DLDeviceType)TGL_DL_CPU, 0 }, 3, { TGL_DL_FLOAT, 32, 1 }, shape, NULL, 0 };
+    const tgl_engram_lookup_params params = { .row_begin = INT64_MAX - 2 };
+    const float one[] = { 1, 1, 1 }, zero[] = { 0, 0, 0 };
+    return CHECK_OK(tgl_engram_lookup(F32(4, 3, 1, 1, 1), NULL, I64(1, 3, INT64_MAX - 2, INT64_MIN, INT64_MAX - 3),
+                                      &out, NULL, &params, NULL)) &
+           CHECK(!memcmp(data, one, sizeof one) && !memcmp(data + 3, zero, sizeof zero) &&
+                 !memcmp(data + 6, zero, sizeof zero));
+}
+
+LOGS(engram_lookup_bwd, "tegula: indices: 2 of 4 are foreign, not in 10..13\n")
+{
+    int64_t shape[] = { 2, 2, 3 };
+    float data[12] = { 0 };
+    DLTensor grad = { data, { (DLDeviceType)TGL_DL_CPU, 0 }, 3, { TGL_DL_FLOAT, 32, 1 }, shape, NULL, 0 };
+    const tgl_engram_lookup_params params = { .row_begin = 10 };
+    return CHECK_OK(tgl_engram_lookup_bwd(&grad, I64(2, 2, 13, -1, 9, 10), F32(4, 3, 0), NULL, NULL, NULL, &params,
+                                          NULL, 0, NULL));
+}

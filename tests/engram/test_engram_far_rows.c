@@ -6,8 +6,37 @@
 
 TEST(lookup_bwd) /* i32 and i64, bf16 and f32; vectors of columns and single ones */
 {
-    check_far("engram_lookup_bwd", "grad_out grad_table",
+    check_far("engram_lookup_bwd", "grad_out indices grad_table",
               "num_tokens=2 num_columns=3 dim=7,32 num_rows=2 dtype=bf16,f32 outputs=both");
+}
+
+TEST(rows) /* one request, in lanes, and several */
+{
+    check_far("engram_rows", "input_ids rows",
+              "num_tokens=3 max_ngram=3,9 num_layers=2 requests=none,2 id_dtype=i32,i64");
+    check_far_in(1, "engram_rows", "rows", "num_tokens=3 max_ngram=3 num_heads=1,4 requests=none,2");
+    check_far("engram_rows", "input_ids history",
+              "num_tokens=3 max_ngram=3,9 requests=2 past=history past_dtype=i32,i64");
+    check_far("engram_rows", "ring", "num_tokens=4 max_ngram=3,9 requests=3 past=ring start=small slots=none,shuffled");
+}
+TEST(ngram_windows)
+{
+    check_far("engram_ngram_windows", "input_ids history out", "num_tokens=3 max_ngram=3,9 requests=2 history=i32,i64");
+}
+TEST(hash) { check_far("engram_hash", "ngram_token_ids", "num_tokens=3 max_ngram=3,9 id_dtype=i32,i64"); }
+
+TEST(lookup) /* vectors and single elements; codes with factors, one factor, and copies */
+{
+#define TWO_ROWS "num_tokens=3 num_columns=3 num_rows=2 dim=32,7 indices=valid "
+    check_far("engram_lookup", "table indices out", TWO_ROWS "sf=one out=bf16,same index_dtype=i32,i64");
+    check_far_in(1, "engram_lookup", "indices out", TWO_ROWS "dtype=bf16 out=same");
+    check_far("engram_lookup", "table table_sf out",
+              "num_tokens=3 num_columns=3 num_rows=2 dim=32 indices=valid sf=e8m0 out=bf16,same");
+}
+TEST(sinkhorn) /* rows in registers, and longer ones */
+{
+    check_far("engram_sinkhorn_step", "matrix", "num_rows=3 dim=4,7,8200 reduce=0,1");
+    check_far("engram_sinkhorn_finalize", "matrix out", "num_rows=3 dim=4,7,8200");
 }
 
 TEST(gate_fwd) { check_far("engram_gate_fwd", "hidden_states k v output", "num_tokens=3 num_streams=2 hidden=7,64"); }

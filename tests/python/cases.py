@@ -64,6 +64,8 @@ def engram_cases(device):
     yield "engram_gate_fwd", x, k, v, fused, 1e-20, 1e-6
     yield "engram_gate_fwd", x, k, v, None, 1e-6, 0.5, False, {
         "weights": weights, "image_token_mask": mask, "add_residual": False, "zero_centered": True, "sign": "bit"}
+    yield "engram_gate_scores", x, k, fused, 1e-20, 1e-6
+    yield "engram_gate_scores", x, k, None, 1e-6, 0.5, {"weights": weights, "image_token_mask": mask, "sign": "bit"}
     yield "engram_gate_kv_fwd", x, kv, fused, 1e-20, 1e-6
     yield "engram_gate_kv_fwd", x, kv, None, 1e-20, 1e-6, False, mask, {"weights": weights}
     yield "engram_gate_kv_fwd", x, kv, fused, 1e-20, 1e-6, False, mask, True

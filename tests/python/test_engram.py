@@ -262,10 +262,13 @@ def test_the_ring_counts_as_written(device):
     (lambda i, n: engram.engram_lookup(i.float(), i, i[:, :1].to(torch.uint8)), "table: dtype is f32, want e4m3"),
     (lambda i, n: engram.engram_rows(i[0], n._replace(token_map=i[0])), "token_map: dtype is i64, want i32"),
     (lambda i, n: engram.engram_rows(i[0], n, out=torch.zeros(2, 3, 16, device=i.device)), "out: dtype is f32, want i32"),
+    (lambda i, n: engram.engram_rows(i[0], n, layout="tlc", out=i.new_zeros(2, 3, 16, dtype=torch.int32)),
+     r"out\.swapaxes\(0, 1\): shape is \[3, 2, 16\], want \[2, 3, 16\]"),
+    (lambda i, n: engram.engram_rows(i[0], None), "ngram: is a NoneType, want an NGram$"),
     (lambda i, n: engram.engram_lookup_bwd(torch.zeros(5, 3, 2), i, 9, grad_table=[1]), "grad_table: is a .*list"),
     (lambda i, n: engram.engram_lookup_bwd(i[..., None].float(), i, 9, grad_table=i[0, 0].float()),
      "grad_table: has 0 dimensions, want 2"),
-], ids=range(11))
+], ids=range(13))
 def test_errors(call, message, device):
     with pytest.raises((TypeError, ValueError), match="^" + message):
         call(torch.randint(0, 9, (5, 3), device=device), engram.NGram(*constants(3, 2, 8, device), 2))
@@ -377,6 +380,8 @@ def test_lookup_refuses(device):
     for call, message in ((lambda: engram.engram_lookup(table, rows, dtype=torch.float32), "out: dtype is f32"),
                           (lambda: engram.engram_lookup(table, rows, dtype=torch.int32), "dtype: is torch.int32, want"),
                           (lambda: engram.engram_lookup(table, rows, packed=True), "table_sf: is None"),
+                          (lambda: engram.engram_lookup(table, rows, sf, packed=True, dtype=torch.float32),
+                           "dtype: is given, want None with packed"),
                           (lambda: engram.engram_lookup(table, rows, torch.tensor([0.5, 7.0], device=device)),
                            r"table_sf: shape is \[1, 2\], want \[1\]"),
                           (lambda: engram.engram_lookup(table, rows, torch.full((1, 3), 0.5, device=device)),

@@ -46,6 +46,9 @@ def test_forward(tokens, streams, hidden, device):
     assert none == [None] * 4 and torch.equal(alone, made[0])
     both = engram.engram_gate_fwd(x, k, v, None, 1e-20, 1e-6, weights=(wh, we))
     assert all(torch.equal(a, b) for a, b in zip(both, made))
+    for scores in (engram.engram_gate_scores(x, k, fused, 1e-20, 1e-6),
+                   engram.engram_gate_scores(x, k, None, 1e-20, 1e-6, weights=(wh, we))):
+        assert all(torch.equal(a, b) for a, b in zip(scores, made[1:]))
     kv = torch.cat([k, v[:, None]], 1)
     for a, b in zip(engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6, sign="zero"), made):
         assert torch.equal(a, b)
@@ -200,7 +203,8 @@ def test_layer_of_kv(zero_centered, device):
     mask, go = torch.arange(6, device=device) == 2, torch.randn_like(x)
     kv = torch.cat([k.flatten(1), v], 1).view(2, 3, 120)        # [..., (H + 1) * D]
     leaves = [t.clone().requires_grad_() for t in (x.view(2, 3, 2, 40), kv, wh, we)]
-    engram_gate_kv(*leaves, 1e-6, 1e-20, mask.view(2, 3), True, zero_centered).backward(go.view(2, 3, 2, 40))
+    strided = torch.stack([mask, ~mask], 1)[:, 0].view(2, 3)
+    engram_gate_kv(*leaves, 1e-6, 1e-20, strided, True, zero_centered).backward(go.view(2, 3, 2, 40))
     one = 1 if zero_centered else 0
     kept = ~mask
     grads = by_autograd((x[kept], k[kept], v[kept], wh.float() + one, we.float() + one), go[kept], 1e-6, 1e-20)[1]
@@ -266,7 +270,12 @@ def test_errors(device):
              r"kv: shape is \[6, 3, 8\], want \[3, 3, 8\]"),
             (lambda: engram.engram_gate_kv_fwd(x, kv, fused, 1e-20, 1e-6, True, None, True),
              "inplace: is True, want False with save_for_backward"),
-            (lambda: engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6, zero_centered=True), "weight_embed: is None")):
+            (lambda: engram.engram_gate_fwd(x, k, v, fused, 1e-20, 1e-6, zero_centered=True),
+             "weights: is None, want a tensor with zero_centered"),
+            (lambda: engram.engram_gate_kv_fwd(kv[:, :2], kv, fused, 1e-20, 1e-6, False, None, True),
+             "hidden_states: memory is shared with kv, want no overlap"),
+            (lambda: engram.engram_gate_scores(x, k[:, :, :4], fused, 1e-20, 1e-6), r"k: shape is \[3, 2, 4\]"),
+            (lambda: engram.engram_gate_scores(x, k, fused.bfloat16(), 1e-20, 1e-6), "weight_fused: dtype is bf16")):
         with pytest.raises(ValueError, match="^" + message):
             call()
 

@@ -39,6 +39,8 @@ SIGNATURES = {
     "fused_weight": "weight_hidden, weight_embed, *, out=None",
     "engram_gate_fwd": "hidden_states, k, v, weight_fused, eps, clamp_value, save_for_backward=True, *, weights=None, "
                        "image_token_mask=None, add_residual=True, zero_centered=False, sign='zero', out=None",
+    "engram_gate_scores": "hidden_states, k, weight_fused, eps, clamp_value, *, weights=None, image_token_mask=None, "
+        "zero_centered=False, sign='zero', out=None",
     "engram_gate_kv_fwd": "hidden_states, kv, weight_fused, eps, clamp_value, save_for_backward=True, "
                           "image_token_mask=None, inplace=False, *, weights=None, add_residual=True, "
                           "zero_centered=False, sign='bit', out=None",
@@ -191,7 +193,7 @@ def test_recorded_data_is_here():
     assert len(RECORDED) >= 185
     without = {"hash_gate", "route", "per_token_cast_back", "ngram_windows", "engram_lookup", "engram_lookup_bwd",
                "engram_lookup_staged", "engram_rows", "engram_gate_kv_fwd", "engram_gate_kv_bwd", "engram_gate_bwd",
-               "grad_w_reduce", "short_conv", "short_conv_bwd", "engram_gate_conv_fwd"}
+               "engram_gate_scores", "grad_w_reduce", "short_conv", "short_conv_bwd", "engram_gate_conv_fwd"}
     without |= {name for name in FUNCTIONS if name.startswith(("engram_sinkhorn", "mhc_"))}      # test_mhc.py
     assert {case.op for case in RECORDED} == set(FUNCTIONS) - without
 

@@ -47,7 +47,8 @@ def words_of(text):
     return set(re.findall(r"\w+", text))
 
 
-ROWS = [row for row in rows() if "_kv_" not in row.name]      # kv are two tensors of the signature, k and v
+# kv are two tensors of the signature, k and v; scores need no v, for which the glue gives any
+ROWS = [row for row in rows() if "_kv_" not in row.name and row.name != "engram_gate_scores"]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])

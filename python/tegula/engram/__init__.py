@@ -30,9 +30,13 @@ class NGram(_typing.NamedTuple):
 
 
 def _named(error, **names):
-    """A builtin's error with the name that the argument has here."""
+    """A builtin's error with the names that arguments have here."""
     name, colon, rest = str(error).partition(":")
-    return type(error)(names[name] + colon + rest) if name in names else error
+    said, shared, other = rest.partition("memory is shared with ")
+    other, comma, want = other.partition(",")
+    if name not in names and other not in names:
+        return error
+    return type(error)(names.get(name, name) + colon + said + shared + names.get(other, other) + comma + want)
 
 
 @_helped_by(_tegula.engram_rows)
@@ -61,6 +65,8 @@ def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = N
     """
     if layout not in ("ltc", "tlc"):
         raise ValueError(f"layout: is {layout!r}, want 'ltc' or 'tlc'")
+    if not isinstance(ngram, (tuple, list)) or len(ngram) != len(NGram._fields):
+        raise TypeError(f"ngram: is a {type(ngram).__name__}, want an NGram")
     tlc = layout == "tlc"
     multipliers, vocab_sizes, offsets, pad_id, token_map, stop_id = ngram
     try:
@@ -69,7 +75,7 @@ def engram_rows(input_ids: AnyTensor, ngram: NGram, cu_seqlens: Array | None = N
             slots, image_token_mask, tlc, history_newest_first, hash_masked, keep_ring, null_slot,
             out=out.swapaxes(0, 1) if tlc and out is not None else out)
     except (TypeError, ValueError) as e:
-        raise _named(e, rows="out.swapaxes(0, 1)" if tlc else "out") from None
+        raise _named(e, **dict.fromkeys(("rows", "out"), "out.swapaxes(0, 1)" if tlc else "out")) from None
     if out is not None:
         return out
     return rows.swapaxes(0, 1) if tlc else rows
@@ -113,6 +119,8 @@ def engram_lookup(table: AnyTensor, indices: AnyTensor | None, table_sf: Array |
     """
     if not hasattr(table, "dtype"):
         raise TypeError(f"table: is a {type(table)}, want a tensor")
+    if packed and dtype is not None:
+        raise ValueError("dtype: is given, want None with packed")
     name = _name_of(table.dtype if dtype is None else dtype)
     word = "bf16" if dtype is None and name == "float8_e4m3fn" else _WORDS.get(name)
     if word not in ("bf16", "e4m3", "f16", "f32"):
@@ -200,7 +208,7 @@ def _num_gate_partials(hidden_states, is_wanted):
 
 
 def _of_weights(weights):
-    return {"weight_hidden": "weight_fused"} if weights is None else {}
+    return {"weight_hidden": "weight_fused", "weight_embed": "weights"} if weights is None else {}
 
 
 def _of_kv(weights):
@@ -238,7 +246,7 @@ def engram_gate_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: 
     """hidden_states + gate * v, where the gate of a token and stream is the sigmoid of the signed root of the dot product
     of two RMS norms, of hidden_states and k. Returns (output, dot, gate_score, rstd_x, rstd_k), of which the backward
     needs the last four; None without save_for_backward. weights = (weight_hidden, weight_embed) in place of their
-    product weight_fused; zero_centered: they are stored minus 1. Masked tokens keep their hidden_states. sign: what a
+    product weight_fused; zero_centered: they are stored minus 1. Masked tokens keep their hidden_states, or get 0 without residual. sign: what a
     score of 0 becomes, "zero" (gate 0.5) or "bit" (by its sign bit). out= takes the outputs, or the output alone if
     nothing is saved.
 
@@ -259,6 +267,31 @@ def engram_gate_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fused: 
         if save_for_backward:
             return _tegula.engram_gate_fwd(*args, out=out)
         return _tegula.engram_gate_fwd_alone(*args, out=out), *_NOT_SAVED
+    except (TypeError, ValueError) as e:
+        raise _named(e, **_of_weights(weights)) from None
+
+
+@_helped_by(_tegula.engram_gate_scores)
+def engram_gate_scores(hidden_states: AnyTensor, k: Array, weight_fused: Array | None, eps: float, clamp_value: float, *,
+                       weights: tuple[Array, Array] | None = None, image_token_mask: Array | None = None,
+                       zero_centered: bool = False, sign: Literal["zero", "bit"] = "zero",
+                       out: tuple[Array | None, ...] | None = None) -> tuple[AnyTensor, AnyTensor, AnyTensor, AnyTensor]:
+    """What engram_gate_fwd saves, (dot, gate_score, rstd_x, rstd_k), without its output: it needs no value.
+
+    Args:
+        weight_fused: float32 [num_streams, hidden], or None
+        weights: two of bfloat16 or float32 [num_streams, hidden], or None
+
+    Example:
+        >>> x, weight = torch.randn(6, 4, 64).bfloat16(), torch.rand(4, 64)
+        >>> dot, gate_score, rstd_x, rstd_k = engram_gate_scores(x, x, weight, 1e-20, 1e-6)
+        >>> gate_score.shape
+        torch.Size([6, 4])
+    """
+    hidden, embed = _both(weight_fused, weights)
+    try:
+        return _tegula.engram_gate_scores(hidden_states, k, hidden, embed, image_token_mask, eps, clamp_value,
+                                          zero_centered, sign, out=out)
     except (TypeError, ValueError) as e:
         raise _named(e, **_of_weights(weights)) from None
 
@@ -502,7 +535,8 @@ def engram_gate_conv_fwd(hidden_states: AnyTensor, k: Array, v: Array, weight_fu
     """hidden_states + gv + silu(conv(norm(gv))), gv = gate * v rounded to bfloat16: in one pass, bit for bit, what
     engram_gate_fwd gives with add_residual=False, and short_conv makes of it with add_input=True and
     residual=hidden_states. The gate's arguments, weights, zero_centered and sign are those of engram_gate_fwd, the others
-    those of short_conv; k and v may be views of one tensor. Masked tokens keep their hidden_states, and count as 0.
+    those of short_conv; k and v may be views of one tensor. Masked tokens keep their hidden_states, or get 0 without
+    residual, and count as 0.
 
     Args:
         weight_fused: float32 [num_streams, hidden], or None

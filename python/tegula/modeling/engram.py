@@ -36,7 +36,7 @@ def _flat_mask(name, mask, of, want):
     if mask is None:
         return None
     _check_lead(name, mask, 0, of, want)
-    return mask.reshape(-1)
+    return mask.reshape(-1).contiguous()
 
 
 def _wants_gradient(*tensors):
@@ -256,7 +256,8 @@ def engram_gate_kv(hidden_states: Tensor, kv: Tensor, weight_hidden: Tensor, wei
         weight_embed: bfloat16 or float32 [num_streams, hidden]
         clamp_value: float
         eps: float
-        image_token_mask: bool [...], of tokens that keep their hidden_states, or None
+        image_token_mask: bool [...], of tokens that keep their hidden_states (0 without residual), or
+            None
         add_residual: bool
         zero_centered: bool, whether weights are stored minus 1
         sign: 'zero' or 'bit'
