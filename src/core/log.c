@@ -4,11 +4,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "core/settings.h"
+#include "core/environment.h"
 
 enum { LINE_BYTES = 2048 };
 
-bool tgl_log_wants(tgl_log_level level) { return (int)level <= tgl_settings_get()->log_level; }
+bool tgl_log_wants(tgl_log_level level) { return (int)level <= tgl_environment_get()->log_level; }
 
 void tgl_log(tgl_log_level level, const char *format, ...)
 {

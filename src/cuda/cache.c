@@ -185,7 +185,7 @@ static int open_cache(bool make, place *p)
 
 static int open_readonly(place *p)
 {
-    const char *path = tgl_settings_get()->cache_readonly;
+    const char *path = tgl_environment_get()->cache_readonly;
     snprintf(p->path, sizeof p->path, "%s", path);
     return path[0] ? open_folder(path, p->reason, &p->is_missing) : -1;
 }

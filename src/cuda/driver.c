@@ -44,7 +44,7 @@ static bool open_library(void)
 {
     if (atomic_load(&opened)) return true;
     if (failed) return false;
-    const char *named = tgl_settings_get()->libcuda, *file = named[0] ? named : "libcuda.so.1";
+    const char *named = tgl_environment_get()->libcuda, *file = named[0] ? named : "libcuda.so.1";
     void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (!handle)
         return fail_for_good("no CUDA driver: %s%s", dlerror(),

@@ -146,7 +146,7 @@ static bool try_wheels(const surroundings *s)
 
 static bool search(void)
 {
-    const char *named = tgl_settings_get()->libnvrtc;
+    const char *named = tgl_environment_get()->libnvrtc;
     if (named[0]) {
         if (try_file(named, 0, true)) return true;
         snprintf(failure, sizeof failure, "TEGULA_LIBNVRTC: %s", refusal);

@@ -24,7 +24,7 @@ static bool cache_dir_is(const char *want)
 
 static bool defaults(void)
 {
-    const tgl_settings *s = tgl_settings_get();
+    const tgl_environment *s = tgl_environment_get();
     bool ok = CHECK_INT(s->log_level, TGL_LOG_OFF) && CHECK_TEXT(s->libcuda, "") && CHECK_TEXT(s->libnvrtc, "");
     ok &= CHECK_TEXT(s->cache_readonly, "") && CHECK_TEXT(s->home, "") && CHECK_TEXT(s->xdg_cache_home, "");
     ok &= CHECK(tgl_get_num_threads() >= 1) && CHECK_INT(tgl_settings_num_sms(0, 132), 132);
@@ -210,10 +210,10 @@ TEST(cache_dir)
 
 static bool files(void)
 {
-    const tgl_settings *s = tgl_settings_get();
+    const tgl_environment *s = tgl_environment_get();
     setenv("TEGULA_LIBCUDA", "/changed/since", 1); /* read once */
     return CHECK_TEXT(s->libcuda, "/l/libcuda.so") && CHECK_TEXT(s->libnvrtc, "/l/libnvrtc.so") &&
-           CHECK_TEXT(s->cache_readonly, "/baked") && CHECK_TEXT(tgl_settings_get()->libcuda, "/l/libcuda.so");
+           CHECK_TEXT(s->cache_readonly, "/baked") && CHECK_TEXT(tgl_environment_get()->libcuda, "/l/libcuda.so");
 }
 
 TEST(library_files)
@@ -263,7 +263,7 @@ enum { CALLER = 12345, OWNER = 12346, NOT_SETUID = 9 };
 /* In the copy of this program: nothing of the caller's environment counts. */
 static bool ignores_the_environment(void)
 {
-    const tgl_settings *s = tgl_settings_get();
+    const tgl_environment *s = tgl_environment_get();
     bool ok = CHECK_TEXT(s->libcuda, "") && CHECK_TEXT(s->libnvrtc, "") && CHECK_TEXT(s->cache_readonly, "");
     ok &= CHECK_TEXT(s->home, "") && CHECK_TEXT(s->xdg_cache_home, "") && cache_dir_is("");
     ok &= CHECK_INT(s->log_level, TGL_LOG_OFF) && CHECK_INT(tgl_get_jit_mode(), TGL_JIT_AUTO);

@@ -1014,14 +1014,14 @@ def test_environment_page_lists_exactly_the_settings(tegula):
     page = (ROOT / "docs/environment.md").read_text()
     documented = re.findall(r"^\| `(TEGULA_\w+)` \|", page, re.M)
     shown = re.findall(r"^(TEGULA_\w+) ", tegula("info").stdout, re.M)
-    read = set(re.findall(r'"(TEGULA_\w+)"', (ROOT / "src/core/settings.c").read_text()))
+    read = set(re.findall(r'"(TEGULA_\w+)"', (ROOT / "src/core/environment.c").read_text()))
     assert documented == shown and set(shown) == read
 
 
 def test_settings_are_read_in_one_place():
     readers = {path.relative_to(ROOT).as_posix() for path in (ROOT / "src").glob("**/*.c")
                if re.search(r"\b(secure_)?getenv\s*\(", path.read_text())}
-    assert readers <= {"src/core/settings.c"}
+    assert readers <= {"src/core/environment.c"}
 
 
 def test_documented_commands_run(tegula, tmp_path):
