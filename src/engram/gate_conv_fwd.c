@@ -166,7 +166,7 @@ tgl_signature tgl_engram_gate_conv_fwd_signature = TGL_SIGNATURE(
     " mask: bool[num_tokens]?, ring: bf16[num_slots, ring_size, num_streams, hidden]?!,"
     " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
     " slots: i32|i64[num_requests]?}, eps: float >= 0, clamp_value: float >= 0, no_residual: bool,"
-    " zero_centered: bool, sign: {zero|bit}, dilation: int = 3, has_norm_eps: bool,"
+    " zero_centered: bool, sign: {zero|bit}, " CONV_DILATION_TEXT ", has_norm_eps: bool,"
     " norm_eps: float >= 0 with has_norm_eps, no_activation: bool, norm_zero_centered: bool, round_each: bool,"
     " keep_ring: bool) -> out: " GATE_ROWS " strided"
     " where " GATE_RULES ", " CONV_RULES ", ring_size < 2^31,"
@@ -280,7 +280,7 @@ tgl_status tgl_engram_gate_conv_fwd(const DLTensor *hidden_states, const DLTenso
                                   bias,          mask, ring, b->cu_seqlens, b->start_pos, b->slots,    out };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_gate_conv_fwd_signature, tensors, params, &n.num_tokens));
-    const int64_t dilation = params->dilation ? params->dilation : 3, reach = (n.kernel_size - 1) * dilation;
+    const int64_t dilation = tgl_conv_dilation(params->dilation), reach = (n.kernel_size - 1) * dilation;
     TGL_TRY(tgl_check_batch(batch, ring, n.num_requests, false, reach));
     TGL_TRY(tgl_expect_rows_apart("out", out));
     if (n.num_tokens == 0) return TGL_OK; /* the ring, which is not empty, stays */
@@ -298,7 +298,7 @@ tgl_status tgl_engram_gate_conv_fwd(const DLTensor *hidden_states, const DLTenso
         .norm = tgl_conv_weights(norm_weight, true),
         .conv = tgl_conv_weights(conv_weight, false),
         .bias = tgl_conv_weights(bias, false),
-        .numbers = { (float)n.hidden, params->has_norm_eps ? params->norm_eps : 1e-5f, params->norm_zero_centered,
+        .numbers = { (float)n.hidden, params->has_norm_eps ? params->norm_eps : CONV_EPS, params->norm_zero_centered,
                      !params->no_activation, true },
         .ring = tgl_data_or_null(ring),
         .out = tgl_gate_out(out),

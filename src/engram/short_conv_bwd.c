@@ -177,17 +177,18 @@ static tgl_status cpu(const void *context)
 static const tgl_field FIELDS[] = { FIELD(dilation), FIELD(no_activation), FIELD(add_input), FIELD(zero_centered) };
 static const tgl_params PARAMS = TGL_PARAMS(tgl_engram_short_conv_params, FIELDS);
 TGL_SIZES(sizes, num_tokens, num_streams, hidden, kernel_size, num_requests, num_partials);
-tgl_signature tgl_engram_short_conv_bwd_signature = TGL_SIGNATURE(
-    "engram_short_conv_bwd(x: " GATE_ROWS " rows, norm_weight: bf16|f32[num_streams, hidden] rows,"
-    " conv_weight: bf16|f32[num_streams * hidden, kernel_size], bias: bf16|f32[num_streams * hidden]?,"
-    " rstd: f32[num_tokens, num_streams], grad_out: " GATE_ROWS " rows, mask: bool[num_tokens]?,"
-    " batch{cu_seqlens: i32|i64[num_requests + 1]?}, dilation: int = 3, no_activation: bool, add_input: bool,"
-    " zero_centered: bool)"
-    " -> grad_x: " GATE_ROWS "? strided, grad_norm_partial: f32[num_partials, num_streams, hidden]?,"
-    " grad_conv_partial: f32[num_partials, num_streams * hidden, kernel_size]?,"
-    " grad_bias_partial: f32[num_partials, num_streams * hidden]?"
-    " where hidden in 1..2147483647, num_streams < 2^31, " CONV_RULES,
-    &PARAMS, TGL_SIZES_OF(sizes));
+tgl_signature tgl_engram_short_conv_bwd_signature =
+    TGL_SIGNATURE("engram_short_conv_bwd(x: " GATE_ROWS " rows, norm_weight: bf16|f32[num_streams, hidden] rows,"
+                  " conv_weight: bf16|f32[num_streams * hidden, kernel_size], bias: bf16|f32[num_streams * hidden]?,"
+                  " rstd: f32[num_tokens, num_streams], grad_out: " GATE_ROWS " rows, mask: bool[num_tokens]?,"
+                  " batch{cu_seqlens: i32|i64[num_requests + 1]?}, " CONV_DILATION_TEXT
+                  ", no_activation: bool, add_input: bool,"
+                  " zero_centered: bool)"
+                  " -> grad_x: " GATE_ROWS "? strided, grad_norm_partial: f32[num_partials, num_streams, hidden]?,"
+                  " grad_conv_partial: f32[num_partials, num_streams * hidden, kernel_size]?,"
+                  " grad_bias_partial: f32[num_partials, num_streams * hidden]?"
+                  " where hidden in 1..2147483647, num_streams < 2^31, " CONV_RULES,
+                  &PARAMS, TGL_SIZES_OF(sizes));
 
 /* ---- launch ---- */
 
@@ -303,7 +304,7 @@ tgl_status tgl_engram_short_conv_bwd(const DLTensor *x, const DLTensor *norm_wei
         has_partials ? n.num_partials : tgl_engram_short_conv_num_partials(n.num_streams, n.hidden);
     if (num_partials == 0 && n.num_tokens > 0)
         return tgl_fail(TGL_ERR_ARGUMENT, "grad_conv_partial: shape is [0, ...], want [>= 1, ...]");
-    const int64_t dilation = params->dilation ? params->dilation : 3;
+    const int64_t dilation = tgl_conv_dilation(params->dilation);
     problem p = {
         .requests = { .image_token_mask = tgl_data_or_null(mask),
                       .num_tokens = n.num_tokens,

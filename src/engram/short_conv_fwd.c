@@ -124,7 +124,8 @@ tgl_signature tgl_engram_short_conv_fwd_signature =
                   " residual: " GATE_ROWS "? rows, mask: bool[num_tokens]?,"
                   " ring: bf16[num_slots, ring_size, num_streams, hidden]?!,"
                   " batch{cu_seqlens: i32|i64[num_requests + 1]?, start_pos: i32|i64[num_requests]?,"
-                  " slots: i32|i64[num_requests]?}, dilation: int = 3, has_eps: bool, eps: float >= 0 with has_eps,"
+                  " slots: i32|i64[num_requests]?}, " CONV_DILATION_TEXT
+                  ", has_eps: bool, eps: float >= 0 with has_eps,"
                   " no_activation: bool, add_input: bool, zero_centered: bool, round_each: bool, keep_ring: bool)"
                   " -> out: " GATE_ROWS " strided, rstd: f32[num_tokens, num_streams]?"
                   " where hidden in 1..2147483647, num_streams < 2^31, " CONV_RULES ","
@@ -261,7 +262,7 @@ tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *norm_wei
                                   ring, b->cu_seqlens, b->start_pos, b->slots, out,      rstd };
     sizes n;
     TGL_TRY(tgl_take(&tgl_engram_short_conv_fwd_signature, tensors, params, &n.num_tokens));
-    const int64_t dilation = params->dilation ? params->dilation : 3, reach = (n.kernel_size - 1) * dilation;
+    const int64_t dilation = tgl_conv_dilation(params->dilation), reach = (n.kernel_size - 1) * dilation;
     TGL_TRY(tgl_check_batch(batch, ring, n.num_requests, false, reach));
     TGL_TRY(tgl_expect_rows_apart("out", out));
     if (n.num_tokens == 0) return TGL_OK; /* the ring, which is not empty, stays */
@@ -276,7 +277,7 @@ tgl_status tgl_engram_short_conv_fwd(const DLTensor *x, const DLTensor *norm_wei
         .out = tgl_gate_out(out),
         .rstd = tgl_data_or_null(rstd),
         .numbers = { .hidden = (float)n.hidden,
-                     .eps = params->has_eps ? params->eps : 1e-5f,
+                     .eps = params->has_eps ? params->eps : CONV_EPS,
                      .is_zero_centered = params->zero_centered,
                      .has_activation = !params->no_activation,
                      .adds_input = params->add_input },

@@ -11,6 +11,12 @@
 
 #define CONV_RULES "kernel_size in 1.." TGL_TEXT(CONV_MAX_TAPS) ", dilation < 2^24, num_requests < 2^31"
 
+/* What 0, or no has_eps, means. */
+#define CONV_DILATION 3
+#define CONV_EPS 1e-5f
+#define CONV_DILATION_TEXT "dilation: int = " TGL_TEXT(CONV_DILATION)
+static inline int64_t tgl_conv_dilation(int64_t given) { return given ? given : CONV_DILATION; }
+
 /* A tensor of weights, NULL: none; with rows, or one behind the other. */
 static inline conv_weights tgl_conv_weights(const DLTensor *t, bool has_rows)
 {
