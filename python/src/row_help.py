@@ -16,15 +16,10 @@ import textwrap
 from module_stub import stub_of_module
 from row_examples import EXAMPLES
 from row_text import read_rows
+from signature_text import TENSOR, op_of, read_signatures
 
 # ---- what the library's signatures say ----
 
-SIGNATURE = re.compile(rb"(?<=\0)(?:moe_|quant_)?(\w+)\((\w+: [ -~]*?)\)(?: -> ([ -~]*?))?(?: where [ -~]*)?(?=\0)")
-TENSOR = re.compile(r"(\w+): (\([^)]*\)|[\w|]+)\[([^]]*)\]")
-ALIASES = {"per_token_cast_back": "cast_back", "short_conv": "engram_short_conv_fwd",
-           "short_conv_alone": "engram_short_conv_fwd", "short_conv_bwd": "engram_short_conv_bwd",
-           "engram_gate_scores": "engram_gate_fwd", "engram_gate_kv_fwd": "engram_gate_fwd", "engram_gate_kv_fwd_alone": "engram_gate_fwd",
-           "engram_gate_kv_fwd_inplace": "engram_gate_fwd", "engram_gate_kv_bwd": "engram_gate_bwd"}
 _KEY_AND_VALUE = "bf16", ["num_tokens", "num_streams + 1", "hidden"]
 TENSORS = {"kv": _KEY_AND_VALUE, "grad_kv": _KEY_AND_VALUE}     # of rows alone
 DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn", "i64": "int64",
@@ -35,14 +30,14 @@ FORMATS = {"e2m1": ("int8", " / 2", " of pairs of e2m1"), "e5m6": ("uint8", " * 
 CHOICE = re.compile(r"\((\S+) if (\w+) else (\S+)\)")
 
 
-def read_signatures(library):
+def tensors_of(library):
     """{op: {tensor: (dtypes, sizes)}} of the longest form of each op, with the dtypes of all forms."""
     found = {}
-    text = re.sub(rb" \(\w+, \w+\)", b"", pathlib.Path(library).read_bytes())   # a note to a size
-    for op, inputs, outputs in sorted(SIGNATURE.findall(text), key=lambda words: sum(map(len, words))):
-        known = found.get(op.decode(), {})
-        found[op.decode()] = {name: (either(words, known.get(name, (words,))[0]), sizes.split(", "))
-                              for name, words, sizes in TENSOR.findall(f"{inputs.decode()}, {outputs.decode()}")}
+    for op, forms in read_signatures(library).items():
+        for inputs, outputs in forms:
+            known = found.get(op, {})
+            found[op] = {name: (either(words, known.get(name, (words,))[0]), sizes.split(", "))
+                         for name, words, sizes, *_ in TENSOR.findall(f"{inputs}, {outputs}")}
     return found
 
 
@@ -52,10 +47,7 @@ def either(words, others):
 
 
 def signature_of(row, signatures):
-    if row.name in ALIASES:
-        return {**TENSORS, **signatures.get(ALIASES[row.name], {})}
-    begins = [op for op in signatures if row.name.startswith(op) or f"{row.module}_{row.name}".startswith(op)]
-    return signatures.get(max(begins, key=len, default=""), {})
+    return {**(TENSORS if "_kv_" in row.name else {}), **signatures.get(op_of(row, signatures), {})}
 
 
 # ---- words for people ----
@@ -293,7 +285,7 @@ def jax_stub_of(row):
 
 
 def main(library, output, folder, *sources):
-    signatures = read_signatures(library)
+    signatures = tensors_of(library)
     package = "tegula" if folder != "-" else "toy"
     helps, for_jax = [], []
     for source in sources:

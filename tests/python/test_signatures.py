@@ -3,35 +3,22 @@
 call by."""
 import pathlib
 import re
+import sys
 
 import pytest
 
 import tegula
 from tegula._rows import KEYS, rows
 
-TENSOR = re.compile(r"(\w+): (\([^)]*\)|[\w|]+)\[([^]]*)\]([?!]*)([\w ]*)")
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "python/src"))
+from signature_text import TENSOR, op_of, read_signatures   # noqa: E402
 
-
-def signatures():
-    """{op: [(text of inputs, of outputs), ...]}: the strings in the library that look like one, of each form of an op."""
-    library = max(pathlib.Path(tegula.__file__).parent.glob("libtegula.so*")).read_bytes()
-    library = re.sub(rb" \(\w+, \w+\)", b"", library)      # a note to a size: "2 * num_cols (gates, ups)"
-    text = rb"(?<=\0)(?:moe_|quant_)?(\w+)\((\w+: [ -~]*?)\)(?: -> ([ -~]*?))?(?: where [ -~]*)?(?=\0)"
-    found = {}
-    for op, inputs, outputs in sorted(re.findall(text, library), key=lambda words: sum(map(len, words))):
-        found.setdefault(op.decode(), []).append((inputs.decode(), outputs.decode()))
-    return found
-
-
-SIGNATURES = signatures()
-OTHER_NAMES = {"per_token_cast_back": "cast_back",       # of a row whose op's name does not begin its own
-               "short_conv": "engram_short_conv_fwd", "short_conv_alone": "engram_short_conv_fwd"}
+SIGNATURES = read_signatures(max(pathlib.Path(tegula.__file__).parent.glob("libtegula.so*")))
 
 
 def signature_of(row):
-    names = row.name, f"{row.module}_{row.name}"         # only some rows begin with their domain
-    begins = [op for op in SIGNATURES if any(name.startswith(op) for name in names)]
-    return SIGNATURES[OTHER_NAMES.get(row.name, max(begins, key=len, default=row.name))]
+    return SIGNATURES[op_of(row, SIGNATURES)]
 
 
 def tensors_of(forms):
@@ -81,7 +68,7 @@ def test_row_and_signature(row):
 
 # ---- rows of headers ----
 
-HEADERS = [path.read_text() for path in (pathlib.Path(__file__).resolve().parents[2] / "include/tegula").glob("*.h")]
+HEADERS = [path.read_text() for path in (ROOT / "include/tegula").glob("*.h")]
 BLOCKS = {op: block for text in HEADERS
           for op, block in re.findall(r"\* tgl_(?:moe_|quant_)?(\w+)\(\) - (.*?)\*/", text, re.S) if op in SIGNATURES}
 HEADER_ROW = re.compile(r"^ \*   (\w+(?:, \w+)*) +(in/?out|in|out)\b(.*(?:\n \*     .*)*)", re.M)
