@@ -78,9 +78,11 @@ static void read_variables(void)
     e->pdl = one_of("TEGULA_PDL", switch_words, 2, "0 or 1", 1) == 1;
     e->jit_mode = one_of("TEGULA_JIT", tgl_jit_words, 2, "auto or never", 0);
     const char *folder = tgl_environment_variable("TEGULA_CACHE_DIR");
-    e->cache_dir_is_set = folder && strlen(folder) < TGL_PATH_BYTES;
-    e->cache_dir = e->cache_dir_is_set ? text("TEGULA_CACHE_DIR") : "";
-    if (folder && !e->cache_dir_is_set) complain("TEGULA_CACHE_DIR", folder, "a shorter path");
+    const bool fits = folder && strlen(folder) < TGL_PATH_BYTES;
+    const char *copy = fits ? strdup(folder) : NULL;
+    e->cache_dir_is_set = copy != NULL;
+    e->cache_dir = copy ? copy : "";
+    if (folder && !fits) complain("TEGULA_CACHE_DIR", folder, "a shorter path");
 }
 
 const tgl_environment *tgl_environment_get(void)

@@ -23,7 +23,7 @@ typedef struct {
     const char *libnvrtc;       /* TEGULA_LIBNVRTC */
     const char *cache_readonly; /* TEGULA_CACHE_READONLY */
     const char *home, *xdg_cache_home;
-    char complaints[512]; /* of bad values, which fail no call: the default is used. settings.c logs them */
+    char complaints[512]; /* of bad values, which fail no call: the default is used. log.c says them */
 } tgl_environment;
 
 const tgl_environment *tgl_environment_get(void);

@@ -7,7 +7,8 @@
 
 static bool can_log(const DLTensor *indices)
 {
-    return tgl_log_wants(TGL_LOG_CALL) && tgl_on_cpu(indices) && !tgl_is_empty(indices) && tgl_data(indices);
+    return tgl_log_wants(TGL_LOG_CALL) && tgl_on_cpu(indices) && !tgl_preparing() && !tgl_is_empty(indices) &&
+           tgl_data(indices);
 }
 
 static int64_t columns_of(const DLTensor *indices) { return indices->ndim == 2 ? indices->shape[1] : 1; }

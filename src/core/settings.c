@@ -56,7 +56,6 @@ static void take_environment(void)
     atomic_store(&jit_mode, e->jit_mode);
     strcpy(cache_dir, e->cache_dir);
     cache_dir_is_set = e->cache_dir_is_set;
-    if (e->complaints[0]) tgl_log(TGL_LOG_ERROR, "%s", e->complaints);
 }
 
 static void begin(void) /* of every function below */
@@ -65,6 +64,7 @@ static void begin(void) /* of every function below */
     static atomic_bool has_begun;
     if (atomic_load_explicit(&has_begun, memory_order_acquire)) return; /* on every launch */
     pthread_once(&once, take_environment);
+    tgl_log_complaints();
     atomic_store_explicit(&has_begun, true, memory_order_release);
 }
 

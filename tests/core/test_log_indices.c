@@ -129,6 +129,27 @@ LOGS(engram_lookup_far_rows, "tegula: indices: 2 of 3 are foreign, not in 922337
                  !memcmp(data + 6, zero, sizeof zero));
 }
 
+LOGS(strided, "tegula: indices: 1 of 4 are foreign, not in 0..3\n") /* columns lie apart: 0 2, 1 9 */
+{
+    int64_t shape[] = { 2, 2, 3 }, strides[] = { 1, 2 };
+    float data[12];
+    DLTensor out = { data, { (DLDeviceType)TGL_DL_CPU, 0 }, 3, { TGL_DL_FLOAT, 32, 1 }, shape, NULL, 0 };
+    DLTensor *indices = I64(2, 2, 0, 1, 2, 9, 9, 9, 9);
+    indices->strides = strides;
+    return CHECK_OK(tgl_engram_lookup(F32(4, 3, 0), NULL, indices, &out, NULL, &(tgl_engram_lookup_params){ 0 }, NULL));
+}
+
+LOGS(prepared, "") /* no data is touched */
+{
+    int64_t shape[] = { 1, 1, 3 };
+    DLTensor out = { (void *)256, { (DLDeviceType)TGL_DL_CPU, 0 }, 3, { TGL_DL_FLOAT, 32, 1 }, shape, NULL, 0 };
+    DLTensor *table = F32(4, 3, 0), *indices = I64(1, 1, 9);
+    table->data = (void *)512, indices->data = (void *)1024;
+    return CHECK_OK(tgl_prepare_begin(0, "sm_90a")) &
+           CHECK_OK(tgl_engram_lookup(table, NULL, indices, &out, NULL, &(tgl_engram_lookup_params){ 0 }, NULL)) &
+           CHECK_OK(tgl_prepare_end());
+}
+
 LOGS(engram_lookup_bwd, "tegula: indices: 2 of 4 are foreign, not in 10..13\n")
 {
     int64_t shape[] = { 2, 2, 3 };

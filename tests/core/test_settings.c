@@ -9,6 +9,7 @@
 #include "child.h"
 #include "core/cpu.h"
 #include "core/log.h"
+#include "tegula/transpose.h"
 
 static char text[CHILD_TEXT];
 #define IN_CHILD(f, ...) CHECK(in_child(ENVIRONMENT(__VA_ARGS__), f, text))
@@ -85,6 +86,8 @@ static bool default_threads(void)
     return CHECK_INT(seen, tgl_get_num_threads());
 }
 
+static bool fails(void) { return CHECK_INT(tgl_transpose(NULL, NULL, NULL), TGL_ERR_ARGUMENT); }
+
 TEST(bad_values_fall_back_with_a_line)
 {
     static const char *const words[] = { "-1", "abc", "3x", "1025", "99999999999", "1.5", " " };
@@ -101,6 +104,9 @@ TEST(bad_values_fall_back_with_a_line)
     IN_CHILD(default_threads, "TEGULA_LOG=error", "TEGULA_NUM_SMS=many", "TEGULA_PDL=yes", "TEGULA_JIT=Never");
     CHECK_TEXT(text, "tegula: TEGULA_NUM_SMS: is \"many\", want a number from 0 to 2147483647; TEGULA_PDL: is "
                      "\"yes\", want 0 or 1; TEGULA_JIT: is \"Never\", want auto or never\n");
+    IN_CHILD(fails, "TEGULA_LOG=error", "TEGULA_JIT=Never"); /* before the first line, whatever it is about */
+    CHECK_TEXT(text, "tegula: TEGULA_JIT: is \"Never\", want auto or never\n"
+                     "tegula: TGL_ERR_ARGUMENT: x: is NULL, want a tensor\n");
 }
 
 static bool defaults_but_log(void)

@@ -49,12 +49,6 @@ TEST(long_sums) /* many signed terms, within what TileKernels' test allows of th
              NEAR(TGL_F32, want_scale, 2e-5, 1e-5, 3), NEAR(TGL_F32, want_base, 2e-5, 1e-5, COLUMNS));
 }
 
-/* For runs with weak memory (tests/run): the last block to start adds up the sums of all as they come. */
-TEST(exchange)
-{
-    FOR_BACKENDS(b) check_lines("mhc_pre_split_mixes_bwd", (const char *const[]){ "num_tokens=3000", NULL }, b);
-}
-
 TEST(graph) { check_replayed("mhc_pre_split_mixes_bwd", "num_tokens=200", 1); }
 
 #define SAMPLE "num_tokens=3 num_columns=8 num_groups=3 num_streams=2"

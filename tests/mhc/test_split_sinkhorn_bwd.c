@@ -49,12 +49,6 @@ TEST(is_sinkhorn_then_split)
         }
 }
 
-/* For runs with weak memory (tests/run): the last block to start adds up the sums of all as they come. */
-TEST(exchange)
-{
-    FOR_BACKENDS(b) check_lines("mhc_split_sinkhorn_bwd", (const char *const[]){ "num_tokens=1100 repeat=3", NULL }, b);
-}
-
 TEST(graph) { check_replayed("mhc_split_sinkhorn_bwd", "num_tokens=200", 1); }
 
 #define SAMPLE "num_tokens=3 num_columns=8 num_streams=2"
