@@ -124,7 +124,7 @@ LOGS(engram_lookup_far_rows, "tegula: indices: 2 of 3 are foreign, not in 922337
     const tgl_engram_lookup_params params = { .row_begin = INT64_MAX - 2 };
     const float one[] = { 1, 1, 1 }, zero[] = { 0, 0, 0 };
     return CHECK_OK(tgl_engram_lookup(F32(4, 3, 1, 1, 1), NULL, I64(1, 3, INT64_MAX - 2, INT64_MIN, INT64_MAX - 3),
-                                      &out, NULL, &params, NULL)) &
+                                      &out, NULL, &params, NULL)) &&
            CHECK(!memcmp(data, one, sizeof one) && !memcmp(data + 3, zero, sizeof zero) &&
                  !memcmp(data + 6, zero, sizeof zero));
 }
@@ -145,9 +145,10 @@ LOGS(prepared, "") /* no data is touched */
     DLTensor out = { (void *)256, { (DLDeviceType)TGL_DL_CPU, 0 }, 3, { TGL_DL_FLOAT, 32, 1 }, shape, NULL, 0 };
     DLTensor *table = F32(4, 3, 0), *indices = I64(1, 1, 9);
     table->data = (void *)512, indices->data = (void *)1024;
-    return CHECK_OK(tgl_prepare_begin(0, "sm_90a")) &
-           CHECK_OK(tgl_engram_lookup(table, NULL, indices, &out, NULL, &(tgl_engram_lookup_params){ 0 }, NULL)) &
-           CHECK_OK(tgl_prepare_end());
+    if (!CHECK_OK(tgl_prepare_begin(0, "sm_90a"))) return false;
+    const tgl_engram_lookup_params params = { 0 };
+    const bool is_good = CHECK_OK(tgl_engram_lookup(table, NULL, indices, &out, NULL, &params, NULL));
+    return CHECK_OK(tgl_prepare_end()) && is_good;
 }
 
 LOGS(engram_lookup_bwd, "tegula: indices: 2 of 4 are foreign, not in 10..13\n")
