@@ -198,22 +198,47 @@ def test_nothing_is_saved_without_gradients(form, monkeypatch, device):
 
 
 @pytest.mark.parametrize("zero_centered", [False, True])
-def test_layer_of_kv(zero_centered, device):
+@pytest.mark.parametrize("form", ["k_and_v", "kv"])
+def test_layer_with_mask(form, zero_centered, device):
     x, k, v, wh, we = away_from_zero(gate_data(6, 2, 40, device))
     mask, go = torch.arange(6, device=device) == 2, torch.randn_like(x)
-    kv = torch.cat([k.flatten(1), v], 1).view(2, 3, 120)        # [..., (H + 1) * D]
-    leaves = [t.clone().requires_grad_() for t in (x.view(2, 3, 2, 40), kv, wh, we)]
+    given = [k.view(2, 3, 2, 40), v.view(2, 3, 40)]
+    if form == "kv":
+        given = [torch.cat([k.flatten(1), v], 1).view(2, 3, 120)]       # [..., (H + 1) * D]
+    leaves = [t.clone().requires_grad_() for t in (x.view(2, 3, 2, 40), *given, wh, we)]
     strided = torch.stack([mask, ~mask], 1)[:, 0].view(2, 3)
-    engram_gate_kv(*leaves, 1e-6, 1e-20, strided, True, zero_centered).backward(go.view(2, 3, 2, 40))
+    layer = engram_gate_kv if form == "kv" else engram_gate
+    output = layer(*leaves, 1e-6, 1e-20, image_token_mask=strided, zero_centered=zero_centered)
+    output.backward(go.view(2, 3, 2, 40))
     one = 1 if zero_centered else 0
     kept = ~mask
-    grads = by_autograd((x[kept], k[kept], v[kept], wh.float() + one, we.float() + one), go[kept], 1e-6, 1e-20)[1]
-    assert torch.equal(leaves[0].grad.view(6, 2, 40)[mask], go[mask])
-    assert calc_diff(leaves[0].grad.view(6, 2, 40)[kept], grads[0]) < 1e-5
-    grad_kv = leaves[1].grad.view(6, 3, 40)
-    assert not grad_kv[mask].any() and calc_diff(grad_kv[kept], torch.cat([grads[1], grads[2][:, None]], 1)) < 1e-5
-    for leaf, grad in zip(leaves[2:], grads[3:]):
+    want, grads = by_autograd((x[kept], k[kept], v[kept], wh.float() + one, we.float() + one), go[kept], 1e-6, 1e-20)
+    assert torch.equal(output.detach().view(6, 2, 40)[mask], x[mask])
+    assert calc_diff(output.detach().view(6, 2, 40)[kept], want.detach()) < 1e-5
+    grad_x, *grads_of_keys_and_values = [leaf.grad for leaf in leaves[:-2]]
+    assert torch.equal(grad_x.view(6, 2, 40)[mask], go[mask])
+    assert calc_diff(grad_x.view(6, 2, 40)[kept], grads[0]) < 1e-5
+    grad_kv = torch.cat([grad.view(6, -1) for grad in grads_of_keys_and_values], 1)
+    assert not grad_kv[mask].any()
+    assert calc_diff(grad_kv[kept], torch.cat([grads[1].flatten(1), grads[2]], 1)) < 1e-5
+    for leaf, grad in zip(leaves[-2:], grads[3:]):
         assert calc_diff(leaf.grad, grad) < 1e-5
+
+
+@pytest.mark.parametrize("has_gradients", [False, True])
+def test_layers_have_both_signs_of_zero(has_gradients, device):
+    """1 + gate * 2^-7 with a score of 0: with a gate of 0.5 a tie, which is rounded to 1, with 0.50025 a bit more."""
+    *_, wh, we = gate_data(1, 1, 8, device)
+    x, k = torch.ones(1, 1, 8, device=device).bfloat16(), torch.zeros(1, 1, 8, device=device).bfloat16()
+    v = torch.full((1, 8), 2.0**-7, device=device).bfloat16()
+    kv = torch.cat([k, v[:, None]], 1)
+    x.requires_grad_(has_gradients)
+    gates = {"k_and_v": (lambda **sign: engram_gate(x, k, v, wh, we, 1e-6, 1e-20, **sign), "zero"),
+             "kv": (lambda **sign: engram_gate_kv(x, kv, wh, we, 1e-6, 1e-20, **sign), "bit")}
+    want = {"zero": torch.ones_like(x), "bit": torch.full_like(x, 1 + 2.0**-7)}
+    for gate, default in gates.values():
+        for sign, made in (("zero", gate(sign="zero")), ("bit", gate(sign="bit")), (default, gate())):
+            assert made.requires_grad == has_gradients and torch.equal(made, want[sign])
 
 
 # ---- recorded data, errors, names ----

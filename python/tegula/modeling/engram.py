@@ -58,27 +58,31 @@ def _weight_gradients(ctx, partial, weights, wanted):
     return tuple(t if m is None and is_wanted else None for t, m, is_wanted in zip(to, main, wanted))
 
 
-def _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
+def _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True,
+          image_token_mask=None, zero_centered=False, sign="zero"):
     """(output, what the backward needs)"""
     _check_lead("k", k, 2, "hidden_states", hidden_states.shape[:-2])
     _check_lead("v", v, 1, "hidden_states", hidden_states.shape[:-2])
+    mask = _flat_mask("image_token_mask", image_token_mask, "hidden_states", hidden_states.shape[:-2])
     output, *saved = engram_gate_fwd(
-        _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1), None, eps, clamp_value, is_saved,
-        weights=(weight_hidden, weight_embed), add_residual=add_residual)
-    return _unflat(output, hidden_states.shape), saved
+        _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1), None, eps, clamp_value, is_saved, image_token_mask=mask,
+        weights=(weight_hidden, weight_embed), add_residual=add_residual, zero_centered=zero_centered, sign=sign)
+    return _unflat(output, hidden_states.shape), (mask, *saved)
 
 
 class EngramGateFn(torch.autograd.Function):
-    """apply(hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True): leading dimensions
-    of the first three may be any, [..., H, D] and [..., D]. engram_gate() calls it, and has its arguments."""
+    """apply(hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True, image_token_mask=None,
+    zero_centered=False, sign="zero"): leading dimensions of the first three may be any, [..., H, D] and [..., D].
+    engram_gate() calls it, and has its arguments."""
 
     @staticmethod
-    def forward(ctx, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True):
-        ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, False
+    def forward(ctx, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual=True,
+                image_token_mask=None, zero_centered=False, sign="zero"):
+        ctx.clamp_value, ctx.add_residual, ctx.zero_centered = clamp_value, add_residual, zero_centered
         ctx.parameters = _main_grad.keep(weight_hidden, weight_embed)
         is_saved = any(ctx.needs_input_grad)
         output, saved = _gate(is_saved, hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps,
-                              add_residual)
+                              add_residual, image_token_mask, zero_centered, sign)
         if is_saved:
             ctx.save_for_backward(hidden_states, k, v, weight_hidden, weight_embed, *saved)
         return output
@@ -86,13 +90,14 @@ class EngramGateFn(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx, grad_output):
-        hidden_states, k, v, weight_hidden, weight_embed, *saved = ctx.saved_tensors
+        hidden_states, k, v, weight_hidden, weight_embed, mask, *saved = ctx.saved_tensors
         weights, wanted = (weight_hidden, weight_embed), ctx.needs_input_grad
         grad_x, grad_k, grad_v, partial = engram_gate_bwd(
             _flat(grad_output, 2), _flat(hidden_states, 2), _flat(k, 2), _flat(v, 1), None, *saved, ctx.clamp_value,
-            weights=weights, add_residual=ctx.add_residual, wanted=(*wanted[:3], any(wanted[3:5])))
+            image_token_mask=mask, weights=weights, add_residual=ctx.add_residual, zero_centered=ctx.zero_centered,
+            wanted=(*wanted[:3], any(wanted[3:5])))
         return (_shaped(grad_x, hidden_states), _shaped(grad_k, k), _shaped(grad_v, v),
-                *_weight_gradients(ctx, partial, weights, wanted[3:5]), None, None, None)
+                *_weight_gradients(ctx, partial, weights, wanted[3:5]), *(None,) * 6)
 
 
 def _shaped(grad, t):
@@ -217,8 +222,10 @@ def lookup(table: Tensor, indices: Tensor, row_begin: int = 0) -> Tensor:
 
 
 def engram_gate(hidden_states: Tensor, k: Tensor, v: Tensor, weight_hidden: Tensor, weight_embed: Tensor,
-                clamp_value: float, eps: float, add_residual: bool = True) -> Tensor:
-    """hidden_states [..., H, D] + gate * v [..., D], with keys k [..., H, D] and weights [H, D] of both norms.
+                clamp_value: float, eps: float, add_residual: bool = True, image_token_mask: Optional[Tensor] = None,
+                zero_centered: bool = False, sign: Literal["zero", "bit"] = "zero") -> Tensor:
+    """hidden_states [..., H, D] + gate * v [..., D], with keys k [..., H, D] and weights [H, D] of both norms. sign: what a
+    score of 0 becomes, "zero" (gate 0.5) or "bit" (by its sign bit).
 
     Args:
         hidden_states: bfloat16 [..., num_streams, hidden]
@@ -229,6 +236,10 @@ def engram_gate(hidden_states: Tensor, k: Tensor, v: Tensor, weight_hidden: Tens
         clamp_value: float
         eps: float
         add_residual: bool
+        image_token_mask: bool [...], of tokens that keep their hidden_states (0 without residual), or
+            None
+        zero_centered: bool, whether weights are stored minus 1
+        sign: 'zero' or 'bit'
 
     Returns:
         output: bfloat16 [..., num_streams, hidden]
@@ -238,7 +249,8 @@ def engram_gate(hidden_states: Tensor, k: Tensor, v: Tensor, weight_hidden: Tens
         >>> engram_gate(x, x, v, weight, weight, 1e-6, 1e-20).shape
         torch.Size([2, 3, 4, 64])
     """
-    args = hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual
+    args = (hidden_states, k, v, weight_hidden, weight_embed, clamp_value, eps, add_residual, image_token_mask,
+            zero_centered, sign)
     made: Tensor = EngramGateFn.apply(*args) if _wants_gradient(*args[:5]) else _gate(False, *args)[0]  # saves nothing
     return made
 
@@ -246,7 +258,7 @@ def engram_gate(hidden_states: Tensor, k: Tensor, v: Tensor, weight_hidden: Tens
 def engram_gate_kv(hidden_states: Tensor, kv: Tensor, weight_hidden: Tensor, weight_embed: Tensor, clamp_value: float,
                    eps: float, image_token_mask: Optional[Tensor] = None, add_residual: bool = True,
                    zero_centered: bool = False, sign: Literal["zero", "bit"] = "bit") -> Tensor:
-    """The same with keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D].
+    """The same with keys and value in one tensor, [..., (H + 1) * D] or [..., H + 1, D], and the other sign of 0.
 
     Args:
         hidden_states: bfloat16 [..., num_streams, hidden]
