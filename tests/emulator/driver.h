@@ -32,6 +32,8 @@ enum {
     NOT_FOUND = 500,
     ILLEGAL_ADDRESS = 700,
     LAUNCH_OUT_OF_RESOURCES = 701,
+    HOST_MEMORY_ALREADY_REGISTERED = 712,
+    HOST_MEMORY_NOT_REGISTERED = 713,
     LAUNCH_FAILED = 719,
     COOPERATIVE_LAUNCH_TOO_LARGE = 720,
     NOT_SUPPORTED = 801,
@@ -117,12 +119,11 @@ result emu_begin(const char *entry, int needs_context);
 typedef struct {
     char *p;
     size_t bytes;
-    int host, device;
+    int host, device, is_adopted; /* is_adopted: of the host, and the caller's own */
 } allocation;
 const allocation *emu_find(deviceptr p);          /* NULL: no memory of ours */
 const allocation *emu_find_with_end(deviceptr p); /* one past the end counts, too */
 int emu_adopt(void *p, size_t bytes);             /* control.h, emuAdopt */
-void emu_open_memory(int device, int open);       /* ASan: only what runs now may be touched */
 
 /* ---- stream.c ---- */
 stream *emu_stream(stream *s);         /* the legacy and the per-thread stream have special handles */

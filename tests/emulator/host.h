@@ -41,6 +41,7 @@ typedef struct {
     X(CtxPopCurrent, (void **)) X(CtxGetDevice, (int *)) X(CtxSynchronize, (void))                   \
     X(MemAlloc, (dptr *, size_t)) X(MemFree, (dptr)) X(MemHostAlloc, (void **, size_t, unsigned))    \
     X(MemFreeHost, (void *)) X(MemGetInfo, (size_t *, size_t *))                                     \
+    X(MemHostRegister, (void *, size_t, unsigned)) X(MemHostUnregister, (void *))                    \
     X(MemcpyHtoD, (dptr, const void *, size_t)) X(MemcpyDtoH, (void *, dptr, size_t))                \
     X(MemcpyDtoD, (dptr, dptr, size_t)) X(MemsetD8, (dptr, unsigned char, size_t))                   \
     X(MemsetD32Async, (dptr, unsigned, size_t, void *))                                              \

@@ -68,9 +68,10 @@ static void forget(const allocation *a) { allocations[a - allocations] = allocat
 int emu_adopt(void *p, size_t bytes)
 {
     const allocation *a = emu_find((deviceptr)p);
-    if (bytes) return !a && remember((allocation){ p, bytes, 1, 0 });
-    if (a) forget(a);
-    return a != NULL;
+    if (bytes) return !a && remember((allocation){ p, bytes, 1, 0, 1 });
+    if (!a || a->p != p || !a->is_adopted) return 0;
+    forget(a);
+    return 1;
 }
 
 static result take(void **out, size_t bytes, int host)
@@ -82,7 +83,7 @@ static result take(void **out, size_t bytes, int host)
     if (!host && bytes > emu_device_facts(device).memory - used[device]) return OUT_OF_MEMORY;
     void *p;
     if (posix_memalign(&p, 256, bytes)) return OUT_OF_MEMORY;
-    if (!remember((allocation){ p, bytes, host, device })) {
+    if (!remember((allocation){ p, bytes, host, device, 0 })) {
         free(p);
         return OUT_OF_MEMORY;
     }
@@ -101,7 +102,7 @@ static result give(void *p, int host)
     emu_drain(emu_current());
     if (!p) return SUCCESS;
     const allocation *a = emu_find((deviceptr)p);
-    if (!a || a->p != p || a->host != host) return INVALID_VALUE;
+    if (!a || a->p != p || a->host != host || a->is_adopted) return INVALID_VALUE;
     emu_unpoison(a->p, a->bytes);
     free(a->p);
     if (host) emu_alive.host_allocations--;
@@ -142,6 +143,22 @@ API result cuMemFreeHost(void *p)
 {
     ENTER();
     return give(p, 1);
+}
+API result cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags)
+{
+    ENTER();
+    const result unsafe = emu_unsafe();
+    if (unsafe) return unsafe;
+    if (!p || !bytes) return INVALID_VALUE;
+    return emu_adopt(p, bytes) ? SUCCESS : HOST_MEMORY_ALREADY_REGISTERED;
+}
+API result cuMemHostUnregister(void *p)
+{
+    ENTER();
+    const result unsafe = emu_unsafe();
+    if (unsafe) return unsafe;
+    emu_drain(emu_current());
+    return emu_adopt(p, 0) ? SUCCESS : HOST_MEMORY_NOT_REGISTERED;
 }
 API result cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {

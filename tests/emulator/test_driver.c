@@ -181,6 +181,32 @@ TEST(memory)
     CU(MemFree(other));
 }
 
+TEST(registered_memory) /* the caller's own, page-locked from here to there */
+{
+    begin();
+    uint32_t *own = aligned_alloc(4096, 4096);
+    int type;
+    dptr there, p = device_copy(NULL, 16);
+    REQUIRE(own != NULL);
+    CHECK_INT(cu.MemHostUnregister(own), 713);
+    CHECK_INT(cu.MemHostRegister(own, 0, 0), 1);
+    CU(MemHostRegister(own, 4096, 0));
+    CHECK_INT(cu.MemHostRegister(own, 4096, 0), 712);
+    CU(PointerGetAttribute(&type, 2, (dptr)(uintptr_t)(own + 3)));
+    CHECK_INT(type, 1);
+    CU(PointerGetAttribute(&there, 3, (dptr)(uintptr_t)(own + 3)));
+    CHECK(there != 0);
+    CHECK(cu.MemFreeHost(own) != 0); /* it is not the driver's */
+    own[3] = 7;
+    CU(MemcpyHtoD(p, own + 3, 4));
+    CHECK_INT(first_word(p), 7);
+    CU(MemHostUnregister(own));
+    CHECK_INT(cu.MemHostUnregister(own), 713);
+    CHECK_INT(cu.PointerGetAttribute(&type, 2, (dptr)(uintptr_t)own), 1);
+    CU(MemFree(p));
+    free(own);
+}
+
 TEST(each_device_runs_kernels_on_its_own_memory)
 {
     begin();

@@ -217,6 +217,44 @@ TEST(pageable_table)
     }
 }
 
+/* The caller's own memory, page-locked: the table and its factors some bytes past a page. */
+TEST(registered_table)
+{
+    enum { ROWS = 9, DIM = 64, PAGE = 4096, OFFSET = 32 };
+    uint8_t codes[ROWS][DIM], factors[ROWS][DIM / 32];
+    const int64_t rows[] = { 8, 0, -1, 3, 9, 8 };
+    for (int r = 0; r < ROWS; r++) {
+        for (int i = 0; i < DIM; i++) codes[r][i] = (uint8_t)(17 * r + i) & 0x7E;
+        for (int i = 0; i < DIM / 32; i++) factors[r][i] = (uint8_t)(120 + r + i);
+    }
+    FOR_BACKENDS(b) {
+        const tgl_driver_table *cu;
+        if (backend_is_cpu(b)) continue;
+        REQUIRE(CHECK_OK(tgl_driver(&cu)) && CHECK(cu->MemHostRegister != NULL));
+        uint8_t *const own = aligned_alloc(PAGE, PAGE);
+        REQUIRE(own != NULL);
+        memcpy(own + OFFSET, codes, sizeof codes);
+        memcpy(own + OFFSET + sizeof codes, factors, sizeof factors);
+        CHECK_OK(backend_pages_lock(b, own, PAGE));
+        tensor table, sf, indices, out, there, there_sf, want;
+        make(&table, own + OFFSET, cpu, TGL_E4M3, 2, SHAPE(ROWS, DIM));
+        make(&sf, own + OFFSET + sizeof codes, cpu, TGL_U8, 2, SHAPE(ROWS, DIM / 32));
+        place(b, &indices, TGL_I64, 2, SHAPE(3, 2), rows);
+        place(b, &out, TGL_BF16, 3, SHAPE(3, 2, DIM), NULL);
+        place(b, &there, TGL_E4M3, 2, SHAPE(ROWS, DIM), codes);
+        place(b, &there_sf, TGL_U8, 2, SHAPE(ROWS, DIM / 32), factors);
+        place(b, &want, TGL_BF16, 3, SHAPE(3, 2, DIM), NULL);
+        CHECK_OK(tgl_engram_lookup(&table.t, &sf.t, &indices.t, &out.t, NULL, &plain, b->stream));
+        CHECK_OK(tgl_engram_lookup(&there.t, &there_sf.t, &indices.t, &want.t, NULL, &plain, b->stream));
+        uint16_t of_device[3 * 2 * DIM];
+        fetch(b, &want, of_device);
+        CHECK(of_device[0] != 0 && of_device[2 * DIM] == 0);
+        check_contents(b, &out, of_device, "out");
+        backend_pages_free(b, own);
+        discard(b, &indices), discard(b, &there), discard(b, &there_sf);
+    }
+}
+
 /* ---- errors ---- */
 
 extern tgl_signature tgl_engram_lookup_signature, tgl_engram_lookup_groups_signature,
