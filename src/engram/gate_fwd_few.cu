@@ -59,7 +59,7 @@ DEV void run(const gate_fwd_args &a)
         mbar_init(loaded + 8, 1);
         mbar_init_fence();
     }
-    if (!a.weights.is_constant) pdl_wait();
+    pdl_wait_unless_constant(a.weights.is_constant);
     if (tid == 0 && !a.weights.is_constant) load_rows(a, t, h, rows, loaded);
     for_vectors([&](int j) { load_weights(a.weights, h, tid + j * THREADS, w[j]); });
     if (a.weights.is_constant) pdl_wait();

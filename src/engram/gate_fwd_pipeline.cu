@@ -88,7 +88,7 @@ DEV void sum_and_write(const gate_fwd_args &a, const ring &r, const progress &p,
 {
     const int tid = (int)threadIdx.x - 32;
     float w[VECTORS][GATE_VECTOR];
-    if (!a.weights.is_constant) pdl_wait();
+    pdl_wait_unless_constant(a.weights.is_constant);
     for_vectors(a.hidden, tid, [&](int j, int c) { load_weights(a.weights, r.h, c / GATE_VECTOR, w[j]); });
     if (a.weights.is_constant) pdl_wait();
     place now = { 0, 0 };

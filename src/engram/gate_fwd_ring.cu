@@ -27,7 +27,7 @@ DEV void run(const gate_fwd_args &a)
         for (int i = 0; i < a.stages; i++) mbar_init(r.loaded + 8 * i, 1);
         mbar_init_fence();
     }
-    if (!a.weights.is_constant) pdl_wait();
+    pdl_wait_unless_constant(a.weights.is_constant);
     /* Rows before weights, which come from L2: 5.5 instead of 5.8 us for 512 rows of 2560 columns on an H200. */
     if (tid == 0 && !a.weights.is_constant) fill_all(a, r);
 #pragma unroll

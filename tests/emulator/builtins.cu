@@ -362,6 +362,16 @@ extern "C" __global__ void t_pdl(u32 *out)
     pdl_trigger();
 }
 
+/* What comes before the wait: a prefetch, and constants. */
+extern "C" __global__ void t_pdl_constants(const u32 *constants, u32 *out, u32 is_constant)
+{
+    prefetch_l2(out + threadIdx.x);
+    pdl_wait_unless_constant(is_constant);
+    const u32 v = constants[threadIdx.x];
+    if (is_constant) pdl_wait();
+    out[threadIdx.x] = v;
+}
+
 /* Of the mantissas of d for which a step from rcp_fast(d) is not 1 / d rounded to nearest: one, and their number. */
 extern "C" __global__ void t_reciprocals(u32 *out, u32 first, u32 by, int exponent)
 {

@@ -35,6 +35,7 @@ typedef struct emu_thread {
     unsigned char *window;                   /* shared memory of the cluster's block 0: shared address 0 */
     void *copies;                            /* this thread's copies not yet done (ptx.hpp) */
     emu_u32 is_early;                        /* launched to overlap the kernel before, and not yet at pdl_wait */
+    emu_u32 reads_constants;                 /* what it reads until then is constant */
     emu_u32 num_fresh, fresh[EMU_MAX_FRESH]; /* mbarriers that it has initialised since its last mbar_init_fence */
     emu_u64 canary;                          /* its address, unless a neighbour's stack overflowed */
 } emu_thread;
@@ -56,6 +57,7 @@ typedef struct emu_runtime { /* what a kernel asks of the driver */
     /* an asynchronous copy: at some later time */
     void (*later)(void (*run)(void *arg), const void *arg, emu_u32 bytes);
     void (*pdl_wait)(void);
+    void (*pdl_reads_constants)(void);
     void (*early)(const void *p); /* an access before pdl_wait (EMU_WEAK) */
     /* before an access to that block's memory */
     void (*remote)(emu_u32 rank, const char *what, emu_site site);

@@ -238,9 +238,9 @@ extern "C" __global__ void cluster_block_gone(u32 *out)
     out[threadIdx.x] = cluster_load_u32(cluster_map(shared_address(&word), 0));
 }
 
-extern "C" __global__ void pdl_without_wait(u32 *out)
+extern "C" __global__ void pdl_without_wait(u32 *)
 {
-    out[threadIdx.x] = threadIdx.x;
+    /* touches no memory: that is another fault */
     pdl_trigger();
 }
 
@@ -357,10 +357,9 @@ extern "C" __global__ void mbarrier_without_fence(u32 *out)
 }
 extern "C" __global__ void pdl_wait_of_some_threads(u32 *out)
 {
-    if (threadIdx.x < 128) {
-        pdl_wait();
-        pdl_wait();
-    }
+    if (threadIdx.x >= 128) return;
+    pdl_wait();
+    pdl_wait();
     out[threadIdx.x] = threadIdx.x;
 }
 extern "C" __global__ void cluster_work_after_arrival(u32 *out) /* the barrier orders what comes before arrival */
@@ -382,4 +381,33 @@ extern "C" __global__ void local_overflow(u32 *out)
     u32 mine[4];
     write_five(mine);
     out[threadIdx.x] = mine[threadIdx.x & 3];
+}
+
+/* ---- launched to overlap the kernel before ---- */
+extern "C" __global__ void pdl_early_load(u32 *out)
+{
+    const u32 v = threadIdx.x == 77 ? out[threadIdx.x] : 0;
+    pdl_wait();
+    out[threadIdx.x] = v;
+}
+extern "C" __global__ void pdl_early_store(u32 *out)
+{
+    if (threadIdx.x == 77) out[threadIdx.x] = threadIdx.x;
+    pdl_wait();
+}
+extern "C" __global__ void pdl_early_copy(u32 *out)
+{
+    SHARED_DYNAMIC(m, 16);
+    SHARED(u64, bar);
+    const u32 b = shared_address(&bar);
+    if (threadIdx.x == 0) {
+        mbar_init(b, 1);
+        mbar_init_fence();
+        mbar_expect(b, 1024);
+        bulk_load(shared_address(m), out, 1024, b);
+    }
+    pdl_wait();
+    __syncthreads();
+    mbar_wait(b, 0);
+    out[threadIdx.x] = 0;
 }

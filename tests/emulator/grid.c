@@ -159,7 +159,7 @@ static fiber *make_thread(const emu_launch *l, block *b, emu_u32 slot, emu_u32 t
 }
 
 /* Runs whole units together: a unit is a cluster (neighbours along x) or a block. */
-static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_units)
+static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_units, int is_closed)
 {
     group *g = &emu_group;
     const emu_u32 threads = l->block.x * l->block.y * l->block.z, num_warps = (threads + 31) / 32;
@@ -171,6 +171,8 @@ static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_unit
     if (reserve(n, ring, num_warps, window_bytes)) return -1;
     emu_poison(pool.window, window_bytes);
     reset_group(l, n, num_warps);
+    g->is_closed = is_closed;
+    if (is_closed) emu_explain_asan();
     memset(pool.warps, 0, (size_t)n * num_warps * sizeof *pool.warps);
     emu_fiber_group();
     for (emu_u32 i = 0; i < n; i++) {
@@ -218,6 +220,7 @@ static int run_group(const emu_launch *l, const emu_u32 *units, emu_u32 num_unit
     if (g->failed)
         for (emu_u32 i = 0; i < n * threads; i++) emu_fiber_abandon(emu_fiber_slot(i), &end_sync);
     emu_unpoison(pool.window, window_bytes);
+    if (g->is_closed) emu_open_memory(l->device, 1); /* nobody has waited */
     return g->failed;
 }
 
@@ -237,11 +240,14 @@ int emu_run(const emu_launch *l)
     }
     int failed = 0;
     emu_pdl_waits = 0;
+    /* Not every time: threads that wait for each other at pdl_wait need no barrier there. */
+    const int is_closed = l->pdl && emu_has_asan() && emu_rt.seed && (emu_random() & 3) == 0;
+    if (!is_closed) emu_open_memory(l->device, 1);
     for (emu_u32 i = 0; i < units && !failed;) {
         /* with a seed a plain launch has 1 to 4 units alive at a time: they race, but cannot rely on it */
         emu_u32 n = l->cooperative ? units : emu_rt.seed ? 1 + (emu_u32)(emu_random() & 3) : 1;
         if (n > units - i) n = units - i;
-        failed = run_group(l, order + i, n);
+        failed = run_group(l, order + i, n, is_closed && i == 0);
         i += n;
     }
     const uint64_t blocks = (uint64_t)l->grid.x * l->grid.y * l->grid.z;
@@ -251,6 +257,7 @@ int emu_run(const emu_launch *l)
                         "launched to overlap the kernel before it, but not every thread calls pdl_wait");
         failed = 1;
     }
+    emu_open_memory(l->device, 0);
     emu_group.launch = NULL;
     free(order);
     emu_stats.seconds += emu_now() - start;

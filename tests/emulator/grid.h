@@ -12,7 +12,7 @@ typedef struct {
     const emu_entry *entry;
     emu_dim grid, block, cluster; /* cluster: 1 1 1 if none */
     size_t dynamic_bytes;
-    int cooperative, pdl, has_cluster;
+    int cooperative, pdl, has_cluster, device;
     void **args;
 } emu_launch;
 
@@ -36,7 +36,9 @@ extern uint64_t emu_pdl_waits; /* threads of the launch that came to pdl_wait */
  * its lock. */
 int emu_run(const emu_launch *launch);
 
-int emu_is_global(const void *p); /* memory.c: device memory, or the host's that a kernel may use */
+/* memory.c */
+int emu_is_global(const void *p);           /* device memory, or the host's that a kernel may use */
+void emu_open_memory(int device, int open); /* ASan: only what runs now may be touched */
 
 /* For a fault that is found outside a running kernel: the same kind of report. */
 void emu_report_text(const char *kind, const char *kernel, const char *format, ...)

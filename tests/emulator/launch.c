@@ -74,6 +74,7 @@ static result launch(const launch_config *c, kernel *k, void **params, void **ex
         .block = { c->block[0], c->block[1], c->block[2] },
         .cluster = { 1, 1, 1 },
         .dynamic_bytes = c->dynamic_bytes,
+        .device = ctx->device,
     };
     for (uint32_t i = 0; i < c->num_attributes; i++) {
         const attribute *a = &c->attributes[i];

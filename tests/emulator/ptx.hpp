@@ -255,7 +255,10 @@ static inline void emu_policy(u64 policy, const char *what, emu_site site)  /* o
     if (policy != 1 && policy != 2) emu_rt->fault(site, "%s: %llu is not a policy", what, policy);
 }
 /* No access that could race; but ASan sees a bad address. */
-EMU_QUIET DEV void prefetch_l2(const void *p) { (void)*(const volatile u8 *)p; }
+EMU_QUIET DEV void prefetch_l2(const void *p) /* its values are not seen, so it may come before pdl_wait */
+{
+    if (!emu_self()->is_early) (void)*(const volatile u8 *)p;
+}
 #define EMU_LOAD(name, T, R) \
     DEV R name(const void *p, EMU_AT) { return *emu_aligned<const T>(p, #name, EMU_SITE); }
 EMU_LOAD(load_stream_u8, u8, u32)
@@ -523,6 +526,7 @@ template <int ID> DEV void barrier_arrive(u32 threads, EMU_AT)
     emu_rt->barrier(ID, threads, 0, 0, "barrier_arrive", EMU_SITE);
 }
 DEV void pdl_wait(void) { emu_rt->pdl_wait(); }
+DEV void pdl_wait_unless_constant(bool is_constant) { is_constant ? emu_rt->pdl_reads_constants() : emu_rt->pdl_wait(); }
 DEV void pdl_trigger(void) { }
 
 /* ---- pairs of 16-bit values ---- */

@@ -75,6 +75,23 @@ void emu_fault(emu_site site, const char *format, ...)
     if (f != &emu_main_fiber) emu_fiber_switch(emu_running, &emu_main_fiber, 0);
 }
 
+/* Device memory is closed to ASan: all that it can say is "use-after-poison". */
+__attribute__((weak)) void __asan_set_error_report_callback(void (*)(const char *));
+static void explain(const char *report)
+{
+    (void)report;
+    if (!emu_group.launch || !emu_group.is_closed) return;
+    fprintf(
+        stderr,
+        "emulator: kernel %s, seed %llu: global memory is accessed before pdl_wait, or by a copy that began before: the "
+        "kernel before may not have ended\n",
+        emu_group.launch->entry->name, emu_rt.seed);
+}
+void emu_explain_asan(void)
+{
+    if (__asan_set_error_report_callback) __asan_set_error_report_callback(explain);
+}
+
 static int same_place(const fiber *a, const fiber *b)
 {
     return a->state == b->state && a->what == b->what && a->site.line == b->site.line && a->site.file == b->site.file;

@@ -184,6 +184,10 @@ fiber *emu_pick(void)
             feed_starved();
             if (g->num_ready) continue;
         }
+        if (g->at_pdl_wait) {
+            emu_kernel_before_ends();
+            continue;
+        }
         if (!look_again()) return &emu_main_fiber; /* a deadlock, or all have ended: the caller looks */
     }
 }

@@ -101,6 +101,8 @@ typedef struct {
     enum order order;
     int is_next_deep; /* whoever came last is taken next, not whom next_random says */
     emu_u32 starved;  /* a mask of warps */
+    int is_closed;    /* device memory, until emu_kernel_before_ends() */
+    fiber *at_pdl_wait;
 } group;
 extern group emu_group;
 
@@ -116,6 +118,7 @@ void emu_later(void (*run)(void *), const void *arg, emu_u32 bytes);
 
 /* sync.c */
 void emu_thread_ends(fiber *f);
+void emu_kernel_before_ends(void);
 
 /* weak.c: stores that other blocks do not see yet */
 void emu_weak_begin(void); /* of a group of blocks; and its end */
@@ -132,5 +135,6 @@ const char *emu_base_name(const char *path);
 void emu_fault(emu_site site, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void emu_report_deadlock(void);
 void emu_report_copies(void); /* under way when everyone had ended */
+void emu_explain_asan(void);  /* its next report, where that can be done */
 
 #endif

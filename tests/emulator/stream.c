@@ -82,9 +82,7 @@ static void run_work(const work *w)
             ctx->sticky = LAUNCH_FAILED;
             return;
         }
-        emu_open_memory(ctx->device, 1);
         if (emu_run(&w->launch)) ctx->sticky = LAUNCH_FAILED;
-        emu_open_memory(ctx->device, 0);
         break;
     case WORK_COPY: run_copy(w); break;
     case WORK_FILL:

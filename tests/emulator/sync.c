@@ -191,18 +191,36 @@ static void wake(const void *address)
 
 static void meets(void) { emu_running->block->warps[emu_running->tid >> 5].met++; }
 
-/* ---- programmatic launch: nothing overlaps here, but every thread must wait and, where kernels report their accesses
- * (EMU_WEAK), touch no global memory before ---- */
+/* ---- programmatic launch: nothing overlaps here, but every thread must wait, and touch no global memory before. It shows
+ * where kernels report their accesses (EMU_WEAK), and under ASan, which finds device memory closed in some launches until
+ * nobody can go on but those that wait here: the kernel before has ended. ---- */
 uint64_t emu_pdl_waits;
 static void pdl_wait(void)
 {
-    emu_pdl_waits += emu_running->thread->is_early;
-    emu_rt.num_early -= emu_running->thread->is_early;
-    emu_running->thread->is_early = 0;
+    fiber *f = emu_running;
+    emu_pdl_waits += f->thread->is_early;
+    emu_rt.num_early -= f->thread->is_early;
+    f->thread->is_early = 0;
+    if (emu_group.is_closed) emu_wait_in(f, ADDRESS, &emu_group.at_pdl_wait, "pdl_wait", (emu_site){ "", 0 });
+}
+void emu_kernel_before_ends(void)
+{
+    group *g = &emu_group;
+    emu_open_memory(g->launch->device, 1);
+    g->is_closed = 0;
+    emu_ready_list(g->at_pdl_wait);
+    g->at_pdl_wait = NULL;
+}
+static void pdl_reads_constants(void)
+{
+    emu_running->thread->reads_constants = 1;
+    if (emu_group.is_closed)
+        emu_kernel_before_ends(); /* memory has no open parts, so that others' reads are not seen */
 }
 static void early(const void *p)
 {
-    if (emu_running->thread->is_early && emu_is_global(p))
+    const emu_thread *t = emu_running->thread;
+    if (t->is_early && !t->reads_constants && emu_is_global(p))
         emu_fault((emu_site){ "an access to global memory", 0 },
                   "global memory is accessed before pdl_wait: the kernel before may not have ended");
 }
@@ -270,6 +288,7 @@ emu_runtime emu_rt = {
     .wake = wake,
     .later = emu_later,
     .pdl_wait = pdl_wait,
+    .pdl_reads_constants = pdl_reads_constants,
     .early = early,
     .remote = remote,
     .shared = shared,

@@ -617,6 +617,25 @@ TEST(programmatic_launch)
     }
 }
 
+TEST(constants_of_programmatic_launches)
+{
+    if (before_hopper()) SKIP("%s has no programmatic launch", arch);
+    FOR_SEEDS(s) {
+        uint32_t in[64];
+        for (uint32_t t = 0; t < 64; t++) in[t] = t;
+        for (uint32_t is_constant = 0; is_constant < 2; is_constant++) {
+            dptr constants = device_copy(in, sizeof in), out = device_copy(NULL, BYTES);
+            void *args[] = { &constants, &out, &is_constant };
+            ran("t_pdl_constants", launch(kernel("t_pdl_constants"), 1, 64, 1, PDL, 0, args));
+            uint32_t *o = host_copy(out, BYTES);
+            for (uint32_t t = 0; t < 64; t++) CHECK_INT(o[t], t);
+            free(o);
+            CU(MemFree(constants));
+            CU(MemFree(out));
+        }
+    }
+}
+
 TEST(bulk_copies)
 {
     if (before_hopper()) SKIP("%s has no bulk copies", arch);

@@ -509,9 +509,8 @@ template <int ID> DEV void barrier_arrive(u32 threads)
 }
 
 /* ---- programmatic dependent launch: no effect in a launch without the attribute, and below sm_90.
- * pdl_wait waits for the end of the previous kernel, wherever that one triggers. So a short kernel may
- * trigger
- * right after its wait, and the next kernel is on the SMs before this one ends ---- */
+ * pdl_wait waits for the end of the previous kernel, wherever that one triggers. So a short kernel may trigger right
+ * after its wait, and the next kernel is on the SMs before this one ends ---- */
 #if __CUDA_ARCH__ >= 900
 DEV void pdl_wait(void) { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEV void pdl_trigger(void) { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
@@ -519,6 +518,11 @@ DEV void pdl_trigger(void) { asm volatile("griddepcontrol.launch_dependents;" ::
 DEV void pdl_wait(void) { }
 DEV void pdl_trigger(void) { }
 #endif
+/* If what is read next is constant, the wait may come after it. */
+DEV void pdl_wait_unless_constant(bool is_constant)
+{
+    if (!is_constant) pdl_wait();
+}
 
 /* ---- pairs of 16-bit values in a register, subnormals kept. max_abs_*: max(m, |x|), ignoring a NaN (two
  * give a NaN). The integer ones need sm_90. ---- */
