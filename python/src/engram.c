@@ -3,6 +3,7 @@
  * the C API. */
 #include "glue.h"
 #include "row_args.h"
+#include "engram/common/engram_limits.h"
 #include "tegula/engram.h"
 #include "tegula/experimental.h"
 
@@ -10,7 +11,7 @@
 
 #define COLUMNS "multipliers[L, N], vocab_sizes[L, M, J], offsets[L, C]"
 
-CHECK(ngram_windows) { return is_within("max_ngram_size", a->max_ngram_size, 1, 4096); }
+CHECK(ngram_windows) { return is_within("max_ngram_size", a->max_ngram_size, 1, COLUMN_MAX_NGRAM); }
 THUNK(ngram_windows)
 {
     const tgl_engram_ngram_windows_params params = { .pad_id = a->pad_id,
@@ -256,8 +257,9 @@ THUNK(grad_w_reduce)
     "grad_conv_partial: f32[num_partials * want_conv, C, K], " \
     "grad_bias_partial: f32[num_partials * want_bias, C]"
 
+static bool is_dilation(int64_t is) { return is_within("dilation", is, 1, (1 << CONV_DILATION_BITS) - 1); }
 #define SHORT_CONV(op, rstd_)                                                                                          \
-    CHECK(op) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }                                         \
+    CHECK(op) { return is_dilation(a->dilation); }                                                                     \
     THUNK(op)                                                                                                          \
     {                                                                                                                  \
         const tgl_engram_batch batch = CONV_BATCH(a);                                                                  \
@@ -276,7 +278,7 @@ SHORT_CONV(short_conv_alone, NULL)
     "eps: float, clamp_value: float, dilation: int, norm_eps: float, silu: bool, add_residual: bool, "           \
     "zero_centered: bool, sign: {zero|bit}, norm_zero_centered: bool, round_each: bool, keep_ring: bool, "       \
     "null_slot: int? = None"
-CHECK(engram_gate_conv_fwd) { return is_within("dilation", a->dilation, 1, (1 << 24) - 1); }
+CHECK(engram_gate_conv_fwd) { return is_dilation(a->dilation); }
 THUNK(engram_gate_conv_fwd)
 {
     const tgl_engram_batch batch = CONV_BATCH(a);
@@ -295,11 +297,7 @@ THUNK(engram_gate_conv_fwd)
     return tgl_engram_gate_conv_fwd(a->hidden_states, a->k, a->v, a->weight_hidden, a->weight_embed, a->norm_weight,
                                     a->conv_weight, a->bias, a->mask, a->ring, a->out, &batch, &params, a->stream);
 }
-CHECK(short_conv_bwd)
-{
-    return is_within("dilation", a->dilation, 1, (1 << 24) - 1) &&
-           is_within("num_partials", a->num_partials, 1, INT32_MAX);
-}
+CHECK(short_conv_bwd) { return is_dilation(a->dilation) && is_within("num_partials", a->num_partials, 1, INT32_MAX); }
 THUNK(short_conv_bwd)
 {
     const tgl_engram_batch batch = { .cu_seqlens = a->cu_seqlens };

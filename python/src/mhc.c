@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "row_args.h"
+#include "mhc/common/mhc_limits.h"
 #include "tegula/mhc.h"
 
 /* ---- fields of tgl_mhc_params ---- */
@@ -19,7 +20,7 @@
 
 /* ---- streams ---- */
 
-CHECK(mhc_expand_fwd) { return is_within("num_streams", a->num_streams, 1, 8); }
+CHECK(mhc_expand_fwd) { return is_within("num_streams", a->num_streams, 1, MHC_MAX_STREAMS); }
 THUNK(mhc_expand_fwd) { return tgl_mhc_expand_fwd(a->x, a->out, a->stream); }
 THUNK(mhc_expand_bwd) { return tgl_mhc_expand_bwd(a->grad_out, a->grad_x, a->stream); }
 
@@ -101,7 +102,7 @@ PRE_FWD(mhc_pre_fwd, a->post_mix, a->comb_mix)
 PRE_FWD(mhc_pre_fwd_gates, a->post_mix, NULL)
 PRE_FWD(mhc_pre_fwd_head, NULL, NULL)
 
-CHECK(mhc_norm_fn_parts_fwd) { return is_within("num_splits", a->num_splits, 1, 16); }
+CHECK(mhc_norm_fn_parts_fwd) { return is_within("num_splits", a->num_splits, 1, PROJECTION_MAX_SEGMENTS); }
 WORKSPACE(mhc_norm_fn_parts_fwd) { return tgl_mhc_norm_fn_parts_fwd_workspace_size(a->residual, a->fn); }
 THUNK(mhc_norm_fn_parts_fwd)
 {
@@ -133,7 +134,7 @@ PRE_FINISH_FWD(mhc_pre_finish_fwd_head, NULL, NULL)
 /* ---- gates ---- */
 
 #define PRE_SPLIT_MIXES_FWD(op, comb_)                                                                           \
-    CHECK(op) { return is_within("num_streams", a->num_streams, 1, 8); }                                         \
+    CHECK(op) { return is_within("num_streams", a->num_streams, 1, MHC_MAX_STREAMS); }                           \
     THUNK(op)                                                                                                    \
     {                                                                                                            \
         const tgl_mhc_params params = { GATE_FIELDS(a) };                                                        \
@@ -259,7 +260,7 @@ THUNK(mhc_split_sinkhorn_bwd)
 
 CHECK(mhc_split_sinkhorn_fwd)
 {
-    return is_within("num_streams", a->num_streams, 1, 8) && is_within("repeat", a->repeat, 1, INT32_MAX);
+    return is_within("num_streams", a->num_streams, 1, MHC_MAX_STREAMS) && is_within("repeat", a->repeat, 1, INT32_MAX);
 }
 THUNK(mhc_split_sinkhorn_fwd)
 {

@@ -4,12 +4,14 @@
 #define TEGULA_ENGRAM_SHORT_CONV_HOST_H
 
 #include "core/tensor.h"
+#include "engram/common/engram_limits.h"
 #include "engram/common/row_cpu.h"
 #include "engram/common/short_conv.h"
 #include "engram/common/windows_host.h"
 #include "tegula/engram.h"
 
-#define CONV_RULES "kernel_size in 1.." TGL_TEXT(CONV_MAX_TAPS) ", dilation < 2^24, num_requests < 2^31"
+#define CONV_RULES \
+    "kernel_size in 1.." TGL_TEXT(CONV_MAX_TAPS) ", dilation < 2^" TGL_TEXT(CONV_DILATION_BITS) ", num_requests < 2^31"
 
 /* What 0, or no has_eps, means. */
 #define CONV_DILATION 3

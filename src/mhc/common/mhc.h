@@ -8,11 +8,11 @@
 #ifndef TEGULA_MHC_H_COMMON
 #define TEGULA_MHC_H_COMMON
 
+#include "mhc/common/mhc_limits.h"
 #include "numerics/bf16.h"
 #include "numerics/exp.h"
 #include "numerics/fma.h"
 
-#define MHC_MAX_STREAMS 8
 #ifdef __CUDACC__
 #define MHC_UNROLL _Pragma("unroll")
 #define MHC_KEEP_LOOP _Pragma("unroll 1")

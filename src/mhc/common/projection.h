@@ -13,11 +13,11 @@
 #ifndef TEGULA_MHC_PROJECTION_H
 #define TEGULA_MHC_PROJECTION_H
 
+#include "mhc/common/mhc_limits.h"
 #include "mhc/common/rows.h"
 #include "numerics/rsqrt.h"
 #include "numerics/tf32.h"
 
-#define PROJECTION_MAX_SEGMENTS 16
 #define PROJECTION_MAX_ROWS 80
 #define PROJECTION_PIECE 32
 
