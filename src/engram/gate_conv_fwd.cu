@@ -411,9 +411,10 @@ DEV float find_gate(const walk &k, const row &r, u32 from)
     return gate_of(k, rstd_x, rstd_k, sum_of_groups(r.sums + 2 * GROUPS));
 }
 
-/* The same of a row in parts, whose blocks tell each other the sums of their groups. What they tell of a stage is read
- * before any part tells of the next one: a part goes on after it has been told the squares of all, who by then had read
- * the sums, and the sums of all, who by then had read the squares before. */
+/* The same for a row in parts, whose blocks send each other the sums of their groups. Nothing is overwritten before
+ * all have read it: a part sends the sums of the stage's next row after it has received the squares of all parts, which
+ * had read these sums before; and it sends squares after it has received the sums of all, which had read the squares of
+ * the row before. */
 DEV float find_gate_of_parts(const walk &k, const row &r, u32 from, u32 mark, u32 parity)
 {
     row_sums s = {};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * gate_fwd_few.cu - the gate of rows that all have a block at once; sm_90 and up.
+ * gate_fwd_few.cu - the gate for so few rows that each has a resident block; sm_90 and up.
  *   computes  as gate_fwd.cu
  *   launch    grid num_tokens * num_streams, block THREADS; dynamic shared memory of a row of x, k and, if there is an
  *             output, v
@@ -7,14 +7,15 @@
  *   macros    WEIGHTS, ZERO_CENTERED as common/gate.cuh says; THREADS 128, 256; COUNT vectors of a row, at most
  *             GATE_FEW_VECTORS a thread
  *
- * All rows are on their way at once, by bulk copies. Weights wait in registers; x and v stay in shared memory, so that
- * registers are few and blocks of an SM many: while one finds its gate, others sum up. One warp finds it: 150
- * instructions, which the others need not issue (512 rows of 7168 columns in calls back to back, H200: 4.8 us, by all
- * warps 5.0). */
+ * Bulk copies of all rows are in flight at once. Meanwhile the weights are loaded into registers; x and v stay in
+ * shared memory. A thread then needs few registers and an SM holds many blocks: while one computes its gate, others
+ * add up their rows. One warp computes the gate, 150 instructions that the other warps need not issue (512 rows of
+ * 7168 columns in calls back to back, H200: 4.8 us, by all warps 5.0). */
 #include "engram/gate_fwd.cuh"
 
 enum { VECTORS = (COUNT + THREADS - 1) / THREADS };
-/* Two weights take more registers on their way, and sm_120 needs more of them; rows that find no place wait for one. */
+/* Two weights take more registers while they are loaded, and on sm_120 all take more: fewer blocks fit, and the rows
+ * of the others wait. */
 #if __CUDA_ARCH__ >= 1200
 enum { SM_BLOCKS = GATE_FEW_THREADS / 2 / THREADS };
 #else

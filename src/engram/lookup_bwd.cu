@@ -304,11 +304,12 @@ DEV sample sample_rows(const lookup_bwd_args &a)
     return s;
 }
 
-/* Finds `first`, the first rows of buckets, from the sample: equal shares of the range where rows are, or, if one had
- * far more than others, of the sorted sample. A row with several shares has a bucket almost alone, which is soon
- * sorted: the sample is sorted by SAMPLE_BITS, in ranges of rows with as many. `other` is shared memory for
- * 2 * LOOKUP_BWD_SAMPLES entries a thread. Of Zipf's rows, with half as many samples, some buckets had three times the
- * mean (and 8192 x 24 positions took 123 us on an H200, now 114). */
+/* Sets `first`, the first row of each bucket. The range of the sampled rows is cut into equal buckets; if one of them
+ * has more than FULLEST times the mean of samples, the sorted sample is cut instead. A row as frequent as several
+ * buckets then has one almost to itself, which is sorted quickly. Only the upper SAMPLE_BITS bits of rows are compared,
+ * so all rows that share them are in one bucket. `other` is shared memory for 2 * LOOKUP_BWD_SAMPLES entries a thread.
+ * With half as many samples of rows distributed by Zipf's law, some buckets had three times the mean: 8192 x 24
+ * positions took 123 us on an H200, now 114. */
 DEV void find_buckets(const lookup_bwd_args &a, const sample &s, key_type *first, u32 *counts, entry_type *other)
 {
     const key_type num_rows = (key_type)a.num_rows;

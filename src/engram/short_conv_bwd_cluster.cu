@@ -12,11 +12,11 @@
  * A thread has the same columns of all tokens, and takes every dilation-th, a chain: all that taps reach is then its
  * own. In registers are conv_weight, the sums of its gradients, and of the last KERNEL_SIZE tokens what is convolved
  * and the gradients of z. With the newest of these, the gradient of what is convolved is complete for the oldest one.
- * The sum over that token's row is the one thing that blocks tell each other, for a turn of 4 tokens at once: every
- * warp stores its group's in all blocks of the cluster, which count the bytes, and reads all groups' in the next turn.
+ * Blocks exchange only the sum over that token's row, for a turn of 4 tokens at once: every warp stores the sums of its
+ * group in all blocks of the cluster, whose mbarriers count the bytes, and reads those of all groups in the next turn.
  * Rows come a turn ahead, by copies of the thread's own columns; they stay for three turns, until their results are
- * stored. Sums have two buffers: a warp that stores those of a turn has seen those of the turn before from all warps,
- * which then had read those of the turn before that.
+ * stored. Two buffers of sums are enough: before a warp stores the sums of turn n, it has received those of turn n - 1
+ * from all warps, and each of them had read turn n - 2, from the same buffer, before.
  *
  * Positions of a chain are counted so that turns with results begin at 2 * TURN. If all that a turn reaches is in one
  * request, it is steady: no token is looked at, and the unrolled loop moves nothing in the window. */

@@ -24,9 +24,11 @@ void tgl_columns_put(const tgl_columns *c, int64_t token, const int64_t *window)
 /* About what a token reads and writes, for tgl_parallel_rows(): a division takes as long as 16 bytes. */
 int64_t tgl_columns_token_bytes(const tgl_columns *c);
 
-/* The kernel of this name for these columns, and its launch shape, which completes `c`, with so many blocks resident
- * on an SM, and so many threads that make a window. Beside its tile a block may have so many tokens more, and so many
- * bytes of shared memory behind its windows, at a multiple of 8. */
+/* The kernel of this name for these columns, and its launch shape, which completes `c`.
+ *     sm_blocks       blocks resident on an SM
+ *     window_threads  threads that make one window
+ *     more_tokens     of a block beside those of its tile, max
+ *     more_bytes      of shared memory behind its windows, at a multiple of 8 */
 tgl_kernel tgl_columns_kernel(const tgl_columns *c, const char *name);
 tgl_shape tgl_columns_shape(tgl_columns *c, int sm_blocks, int window_threads, int64_t more_tokens, int64_t more_bytes,
                             const tgl_target *target);
