@@ -207,7 +207,7 @@ static inline void random_floats(test_random *r, float *to, int64_t count)
     CHECK_ERROR(PARAMS->num_shared_experts = (int64_t)1 << 31,                                                     \
                 "num_shared_experts: is 2147483648, want fewer than 2^31");                                        \
     CHECK_ERROR(PARAMS->num_tp_ranks = 0, "tp_rank: is 1, want 0..0");                                             \
-    CHECK_ERROR(PARAMS->num_ep_ranks = 11, "num_ep_ranks: is 11, want at most 10 (experts)")
+    CHECK_ERROR(PARAMS->num_ep_ranks = 11, "num_ep_ranks: is 11, want <= 10 (experts)")
 
 /* For top2_sum_gate and route. */
 #define CHECK_GROUP_ERRORS()                                                                       \

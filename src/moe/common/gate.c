@@ -37,8 +37,8 @@ tgl_status tgl_gate_of(const DLTensor *const *tensors, const tgl_moe_gate_params
     const int64_t num_physical = num_experts + (map ? map->shape[1] - 1 : 0); /* that indices name */
     const int64_t num_ep_ranks = tgl_max(params->num_ep_ranks, 1), num_tp_ranks = tgl_max(params->num_tp_ranks, 1);
     if (num_ep_ranks > num_physical)
-        return tgl_fail(TGL_ERR_ARGUMENT, "num_ep_ranks: is %" PRId64 ", want at most %" PRId64 " (experts)",
-                        num_ep_ranks, num_physical);
+        return tgl_fail(TGL_ERR_ARGUMENT, "num_ep_ranks: is %" PRId64 ", want <= %" PRId64 " (experts)", num_ep_ranks,
+                        num_physical);
     const bool has_groups = params->num_topk_groups < params->num_groups; /* else no group is left out */
     const int64_t num_groups = has_groups ? params->num_groups : 1;
     *out = (tgl_gate){
