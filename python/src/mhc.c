@@ -167,15 +167,19 @@ THUNK(mhc_head_compute_mix_bwd)
 /* ---- recompute ---- Takes lists of tensors, which rows do not have: tegula/modeling makes a torch operator of it. */
 
 enum { LAYER_TENSORS = 6 };
-static const char *const LAYER_NAMES[] = { "pre_mix", "x", "post_mix", "comb_mix", "layer_input", "new_residual" };
+static const struct {
+    const char *name;
+    int ndim;
+} LAYER[LAYER_TENSORS] = { { "pre_mix", 2 },  { "x", 2 },           { "post_mix", 2 },
+                           { "comb_mix", 3 }, { "layer_input", 2 }, { "new_residual", 3 } };
 
-static bool read_named(const char *word, PyObject *object, tensor_ref *ref)
+static bool read_named(const char *word, int ndim, PyObject *object, tensor_ref *ref)
 {
     PyObject *name = PyUnicode_FromString(word);
     const bool ok = name && read_tensor(name, object, entry_of(object), NULL, ref);
     Py_XDECREF(name);
-    if (!ok || ref->tensor.ndim <= MAX_DIMS) return ok;
-    PyErr_Format(PyExc_ValueError, "%s: has %d dimensions, want at most 3", word, ref->tensor.ndim);
+    if (!ok || ref->tensor.ndim == ndim) return ok;
+    PyErr_Format(PyExc_ValueError, "%s: has %d dimensions, want %d", word, ref->tensor.ndim, ndim);
     return false;
 }
 
@@ -188,7 +192,7 @@ static bool read_layer(PyObject *layer, tensor_ref *refs, int *num_refs, tgl_mhc
         if (!object) return false;
         if (object == Py_None) continue;
         tensor_ref *ref = &refs[(*num_refs)++];
-        if (!read_named(LAYER_NAMES[i], object, ref)) return false;
+        if (!read_named(LAYER[i].name, LAYER[i].ndim, object, ref)) return false;
         hold_dims(ref);
         t[i] = &ref->tensor;
     }
@@ -208,7 +212,7 @@ static PyObject *multilayer_recompute(PyObject *module, PyObject *args)
     int num_refs = 1;
     bool ok = refs && layers;
     if (!ok) PyErr_NoMemory();
-    ok = ok && read_named("residual", residual, &refs[0]);
+    ok = ok && read_named("residual", 3, residual, &refs[0]);
     if (ok) hold_dims(&refs[0]);
     ok = ok && (!refs[0].api || stream_of(refs[0].api, &refs[0].tensor, &stream));
     for (Py_ssize_t i = 0; ok && i < n; i++) ok = read_layer(PyTuple_GetItem(all, i), refs, &num_refs, &layers[i]);

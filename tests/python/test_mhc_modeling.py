@@ -364,6 +364,15 @@ def test_multilayer_recompute_as_an_operator(device):
         mhc_multilayer_recompute(*args[:5], [t.float() for t in args[5]], args[6])
     with pytest.raises(ValueError, match=r"comb_mix_list: shape is \[3, 4\], want \[3, 2, 2\], as residual"):
         mhc_multilayer_recompute(*args[:4], [comb.flatten(1)], *args[5:])
+    operator = torch.ops.tegula.mhc_multilayer_recompute        # which takes no leading dimensions
+    for ndim in (1, 4, 6, 7, 64):
+        with pytest.raises(ValueError, match=f"^residual: has {ndim} dimensions, want 3$"):
+            operator(x.new_empty((0,) * ndim), *args[1:])
+        for i, (name, want) in enumerate(zip(("pre_mix", "x", "post_mix", "comb_mix", "layer_input", "new_residual"),
+                                             (2, 2, 2, 3, 2, 3)), 1):
+            wrong = args[i][0].new_empty((0,) * ndim)
+            with pytest.raises(ValueError, match=f"^{name}: has {ndim} dimensions, want {want}$"):
+                operator(*args[:i], [wrong, *args[i][1:]], *args[i + 1:])
 
 
 # ---- a block: mhc_pre, a sublayer, mhc_post ----
