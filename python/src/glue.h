@@ -3,7 +3,17 @@
  *
  * One row of text per op is the whole binding; each domain has a file of them. It is parsed at import (parse.c); one
  * function, call_op (call.c), serves every row, reading tensors and making outputs with tensor.c. The Python side
- * (tegula/_torch.py) makes the torch operator from what was parsed (export.c). */
+ * (tegula/_torch.py) makes the torch operator from what was parsed (export.c).
+ *
+ * Rows have a grammar of their own, beside that of the library's signatures (core/signature_parse.c), because they say
+ * something else. A row describes a call from Python: its faces, defaults and words, the outputs that are made, with
+ * dtypes and strides; several rows may call one op. A signature says what the op in C takes: layouts, ranges, which
+ * tensors need each other; by it the library checks every call, and its tables are hidden from this module. What both
+ * say, of tensors, tests/python/test_signatures.py compares.
+ *
+ * row_text.py reads the same rows once more when the module is built: the structs by which thunks name their arguments
+ * (row_args.py) are compiled into it, and help and stubs (row_help.py) come with it. It does not check them: parse.c
+ * refuses a wrong row at import, and tests/python/test_types.py compares help and stubs with the functions. */
 #ifndef TEGULA_GLUE_H
 #define TEGULA_GLUE_H
 
