@@ -73,7 +73,8 @@ TEST(transpose) { compare_ops((const char *const[]){ "transpose", "batched_trans
 TEST(moe) /* those with fast loops */
 {
     compare_ops((const char *const[]){ "moe_topk_gate", "moe_topk_sum_and_topk_group_idx", "moe_top2_sum_gate",
-                                       "moe_hash_gate", "moe_normalize_weight", "moe_reduce_fused", NULL });
+                                       "moe_hash_gate", "moe_group_count", "moe_aux_fi", "moe_normalize_weight",
+                                       "moe_reduce_fused", NULL });
 }
 
 TEST(engram)
