@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 
 #include "cuda/driver.h"
-#include "cuda/launch.h"
+#include "cuda/kernel.h"
 
 enum { TGL_KNOWN_PLANS = 8, TGL_KNOWN_FITTING = 16 };
 
