@@ -78,7 +78,7 @@ const case_threshold case_thresholds[] = {
     { "moe_aux_fi", "num_experts", { HISTOGRAM_SHARED_BINS } },
     { "moe_get_fused_mapping",
       "num_tokens",
-      { MAP_AT_ONCE * 256 / 8 /* few threads */, MAP_SMALL_PAIRS / 8, MAP_MAX_PAIRS / 8, MAP_LARGE_TILE / 8 } },
+      { MAP_AT_ONCE * MAP_SMALL_THREADS / 8, MAP_SMALL_PAIRS / 8, MAP_MAX_PAIRS / 8, MAP_LARGE_TILE / 8 } },
     { "moe_get_fused_mapping", "num_experts", { MAP_DIRECT_EXPERTS, MAP_SMALL_EXPERTS, 1 << MAP_LARGE_BITS } },
     { "moe_expand_to_fused", "num_tokens", { EXPAND_EARLY_TOKENS, EXPAND_FEW_ROWS / 2, EXPAND_BULK_MANY / 2 } },
     { "moe_expand_to_fused", "num_topk", { WARP } },

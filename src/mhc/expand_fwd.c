@@ -51,15 +51,12 @@ static bool has_vectors(const void *context, const tgl_target *target)
     return p->columns % ROWS_UNIT == 0 && tgl_rows_have_vectors(p->x) && tgl_rows_out_have_vectors(p->out);
 }
 
-/* Up to so many tokens a thread has two: 3.4 us instead of 3.8 for 128 of 7168 columns on an H200; with 4096 tokens 1 %
- * slower. Blocks are small then, so that SMs have equal shares. */
-enum { FEW_TOKENS = 512, FEW_THREADS = 64 };
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    const bool is_few = p->num_tokens <= FEW_TOKENS;
+    const bool is_few = p->num_tokens <= EXPAND_FWD_FEW_TOKENS;
     const int64_t rows = is_few ? tgl_ceil_div(p->num_tokens, 2) : p->num_tokens;
-    return tgl_shape_with(tgl_rows_shape_of(rows, p->columns, is_few ? FEW_THREADS : ROWS_COLUMN_THREADS), p,
+    return tgl_shape_with(tgl_rows_shape_of(rows, p->columns, is_few ? EXPAND_FWD_FEW_THREADS : ROWS_COLUMN_THREADS), p,
                           sizeof *p);
 }
 

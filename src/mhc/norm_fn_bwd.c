@@ -162,13 +162,14 @@ static int64_t slices_of(int64_t num_streams, int64_t hidden)
 {
     return num_streams * tgl_ceil_div(hidden, NORM_FN_BWD_COLUMNS);
 }
-/* As many groups, of at least 512 tokens each, as let all blocks of the ring run at once on an H200: 8192 x 7168 takes 360
- * us with 2 groups, 411 with 7 or 8. Sums depend on it, so it is the same for every device. */
+/* As many groups, of at least NORM_FN_BWD_GROUP_TOKENS each, as let all blocks of the ring run at once on an H200: 8192
+ * x 7168 takes 360 us with 2 groups, 411 with 7 or 8 (2026-11). Sums depend on it, so it is the same for every
+ * device. */
 static int64_t groups_of(int64_t num_tokens, int64_t num_streams, int64_t hidden)
 {
     const int64_t slices = num_streams * tgl_ceil_div(hidden, NORM_FN_BWD_RING_COLUMNS);
     const int64_t max_groups = tgl_min(NORM_FN_BWD_GROUPS, NORM_FN_BWD_AT_ONCE / slices);
-    return tgl_max(1, tgl_min(max_groups, tgl_ceil_div(num_tokens, 512)));
+    return tgl_max(1, tgl_min(max_groups, tgl_ceil_div(num_tokens, NORM_FN_BWD_GROUP_TOKENS)));
 }
 
 static tgl_shape shape(void *context, const tgl_target *target)

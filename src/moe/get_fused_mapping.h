@@ -21,6 +21,12 @@ typedef struct {
  * Fastest up to MAP_SMALL_PAIRS (H200, 2026-11-15). */
 #define MAP_SMALL_PAIRS 4096
 #define MAP_SMALL_EXPERTS 8192
+/* Its blocks, and route's: MAP_SMALL_BLOCKS write the experts' parts at least as fast as 128 (H200, 2026-11). With many
+ * positions for few pairs, more blocks share the filling, MAP_FILL_POSITIONS each. Blocks have MAP_SMALL_THREADS if
+ * each then loads all its pairs at once. Of the last two there is no measurement on record. */
+#define MAP_SMALL_BLOCKS 64
+#define MAP_FILL_POSITIONS 2048
+#define MAP_SMALL_THREADS 256
 
 /* get_fused_mapping_large: each block has a chunk of the pairs, in tiles that fit in registers; 1 <<
  * expert_bits experts at a time, more in several rounds. For one round and one tile of two pairs per thread

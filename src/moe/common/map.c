@@ -94,17 +94,14 @@ void tgl_map_plan(int index_bytes, int64_t num_experts, tgl_kernel plan[TGL_MAP_
     plan[2] = (tgl_kernel){ "moe/get_fused_mapping_large", { index, bits, { "VALUES", MAP_LARGE_VALUES } } };
 }
 
-/* 64 blocks write the experts' parts at least as fast as 128 on an H200. With many positions for few pairs,
- * more blocks share the filling. A thread loads all its pairs at once. */
-enum { SMALL_BLOCKS = 64, FILL_POSITIONS = 2048, SMALL_THREADS = 256 };
 int64_t tgl_map_blocks(const tgl_map *m, int num_sms, int32_t *owned_bits, int *threads)
 {
     int bits = 0;
-    while (bits < MAP_OWNED_BITS && m->num_experts >> (bits + 1) >= SMALL_BLOCKS) bits++;
+    while (bits < MAP_OWNED_BITS && m->num_experts >> (bits + 1) >= MAP_SMALL_BLOCKS) bits++;
     *owned_bits = bits;
-    const bool are_few = m->num_pairs <= MAP_AT_ONCE * SMALL_THREADS;
-    *threads = are_few && 32 << bits <= SMALL_THREADS ? SMALL_THREADS : MAP_THREADS;
+    const bool are_few = m->num_pairs <= MAP_AT_ONCE * MAP_SMALL_THREADS;
+    *threads = are_few && 32 << bits <= MAP_SMALL_THREADS ? MAP_SMALL_THREADS : MAP_THREADS;
     const int64_t blocks =
-        tgl_max(tgl_ceil_div(m->num_experts, (int64_t)1 << bits), tgl_ceil_div(m->num_positions, FILL_POSITIONS));
+        tgl_max(tgl_ceil_div(m->num_experts, (int64_t)1 << bits), tgl_ceil_div(m->num_positions, MAP_FILL_POSITIONS));
     return tgl_max(1, tgl_min(blocks, num_sms));
 }
