@@ -3,15 +3,16 @@
  * what a tap reaches back to is in the same chain.
  *   computes  as tegula/engram.h says, sums in the orders of common/gate.h and common/short_conv.h
  *   launch    grid tiles of tile_rows * dilation tokens * chains * num_streams * PARTS (block b: part b % PARTS of a
- *             cluster, whose stream is the next digit), block GATE_CONV_THREADS(CONV_THREADS, COLUMNS), dynamic shared memory of
- *             the part's weights of the gate (f32), some of the others (KEEPS_SOME), and `stages` rows of x, k and v
+ *             cluster, whose stream is the next digit), block GATE_CONV_THREADS(CONV_THREADS, COLUMNS), dynamic shared
+ *             memory of the part's weights of the gate (f32), some of the others (KEEPS_SOME), and `stages` rows of x,
+ *             k and v
  *   moves     6 bytes per element of x, 2 of v, once each from memory, and x, k and v of the rows that a tile reaches
  *             back to; from L2 v again for every stream
  *   macros    CONV_THREADS that convolve: GATE_CONV_FEW, _MANY, _HALF, _WIDE; COLUMNS of each; PARTS 1, 2, 4 of a row
  *
  * Three kinds of warps pass rows on. One warp has copies bring x, k and v of a token into a stage. Of others each
- * takes a row: it adds up its sums, replaces v by the gated value, and finds its rstd; a row's numbers are computed once,
- * not by every thread. The CONV_THREADS others have the same COLUMNS of all tokens: weights
+ * takes a row: it adds up its sums, replaces v by the gated value, and finds its rstd; a row's numbers are computed
+ * once, not by every thread. The CONV_THREADS others have the same COLUMNS of all tokens: weights
  * stay in registers, and so do the sums that later tokens of the chain begin with. With rows a of the chain,
  *     z = fma(w[3], a, s[0]);  s[0] = fma(w[2], a, s[1]);  s[1] = fma(w[1], a, s[2]);  s[2] = fma(w[0], a, bias)
  * adds the taps of every token in ascending order, and nothing has to be kept or unpacked again. None of these threads
@@ -94,8 +95,9 @@ struct walk {
     const gate_conv_args &a;
     const token *tokens;
     const i64 &num_items; /* in shared memory, as tokens are */
-    const extent
-        &rows; /* there, too, if threads are GATE_CONV_WIDE; in registers otherwise: 8192 x 5120 took 586 us, not 533 */
+    /* There, too, if threads are GATE_CONV_WIDE; in registers otherwise: 8192 x 5120 took 586 us, not 533 (H200,
+     * 2026-11). */
+    const extent &rows;
     i64 base;
     i32 h, dilation;
     i32 tile_end;               /* the tile's own rows are PAST_ROWS .. tile_end - 1 */
@@ -276,9 +278,9 @@ DEV void load_vectors(const walk &k, const sources &from, u32 to)
     }
 }
 
-/* Parts are not in one piece. On an H200 8192 rows of 5120 columns take 593 us with bulk copies, 643 with others, which are
- * slower for large pieces; 4096 of 7168 columns in four parts, whose pieces are small, 905 and 747, with clusters that did not all fit at
- * once. Without bulk copies AHEAD rows are prefetched. */
+/* Parts are not in one piece. On an H200 (2026-11) 8192 rows of 5120 columns take 593 us with bulk copies, 643 with
+ * others, which are slower for large pieces; 4096 of 7168 columns in four parts, whose pieces are small, 905 and 747,
+ * with clusters that did not all fit at once. Without bulk copies AHEAD rows are prefetched. */
 enum { HAS_BULK = PARTS <= 2, AHEAD = HAS_BULK ? 0 : GATE_CONV_AHEAD };
 
 DEV void load_rows(const walk &k)

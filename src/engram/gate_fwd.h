@@ -37,12 +37,12 @@ typedef struct {
  *   ring          72.8     39.1    114      59.3    140        197      10.1
  *   row           91.1     48.1    113      60.8    137        190      12.7
  *   few                                                                 9.1
- * With 2048 rows of 4096 columns gate_fwd_pipeline takes 19.4 and gate_fwd_ring 17.8; with 512 of 2560 gate_fwd_few takes
- * 4.9 and gate_fwd_ring 5.5, and with 4 and 64 gate_fwd_ring and gate_fwd are alike. */
+ * With 2048 rows of 4096 columns gate_fwd_pipeline takes 19.4 and gate_fwd_ring 17.8; with 512 of 2560 gate_fwd_few
+ * takes 4.9 and gate_fwd_ring 5.5, and with 4 and 64 gate_fwd_ring and gate_fwd are alike. */
 #define GATE_RING_LONG 6144   /* of so many columns and more: gate_fwd_ring ... */
 #define GATE_RING_MANY 4096   /* ... for fewer rows than this */
 #define GATE_PIPELINE_ROWS 62 /* of fewer columns: gate_fwd_pipeline from so many rows per SM on, 8184 on an H200 */
-#define GATE_RING_BYTES 32768 /* in flight per block: 8192 x 5120 take 277 us, with all that fit 279 */
+#define GATE_RING_BYTES 32768 /* in flight per block: 8192 x 5120 take 277 us, with all that fit 279 (H200, 2026-11) */
 #define GATE_RING_BLOCKS 2    /* per SM, of both with 256 threads; twice as many with 128 */
 
 #endif

@@ -2,8 +2,8 @@
  * short_conv_fwd.cu - the short convolution of many rows: blocks that walk over chains of tokens, one stream; sm_90 and
  * up.
  *   computes  as tegula/engram.h says, sums in the order of common/short_conv.h
- *   launch    grid tiles * chains * num_streams * splits, block CONV_THREADS, dynamic shared memory of `stages` rows of x
- *             and, if there is a residual, of the block's columns of it
+ *   launch    grid tiles * chains * num_streams * splits, block CONV_THREADS, dynamic shared memory of `stages` rows of
+ *             x and, if there is a residual, of the block's columns of it
  *   moves     2 bytes per element of x, residual and out, once each from memory; x again from L2 for every split, and
  *             of KERNEL_SIZE - 1 tokens before each chain
  *   macros    KERNEL_SIZE 1..CONV_WALK_TAPS; CONSUMERS threads that have columns; NORM_WARPS, at most; ROUND_EACH 0, 1
@@ -12,11 +12,11 @@
  * the sums that the next KERNEL_SIZE - 1 results have so far, in the order of taps; a row adds to all of them.
  *
  * Some warps serve the others, which need no barrier among themselves. One says which rows come and has them copied to
- * the stages (bulk copies); norm_warps add the squares of whole rows, in turn. A row has an mbarrier for each step: it is
- * `loaded`, `ready` (its rstd is there) and `done` (all warps have it in registers).
+ * the stages (bulk copies); norm_warps add the squares of whole rows, in turn. A row has an mbarrier for each step: it
+ * is `loaded`, `ready` (its rstd is there) and `done` (all warps have it in registers).
  *
- * Instructions, and how long each takes, are the limit as much as memory: an element takes about 34, of which the sigmoid
- * has 16 (H200: 91 % of the copy rate for 2560 columns).
+ * Instructions, and how long each takes, are the limit as much as memory: an element takes about 34, of which the
+ * sigmoid has 16 (H200, 2026-11: 91 % of the copy rate for 2560 columns).
  *
  * The ring. A token writes its own entry as soon as it is normed, if no other block reads that entry. In chunks that
  * are longer the first tokens read entries that the last ones write. Those first tokens are then all in the block that

@@ -44,9 +44,9 @@ TGL_INLINE float pre_rstd(const pre_fwd_args *a, float squares)
 }
 TGL_INLINE float pre_normed(float v, float rstd, float weight) { return (v * rstd) * weight; }
 
-/* A warp has a chunk of 8 * PRE_TILES tokens, a block the warps of a segment. Of many streams a block has more warps, and
- * then fewer tokens, so that it fits on an SM. */
-#define PRE_TILES(streams) ((streams) <= 4 ? 4 : 2) /* 8 took 148 us on an H200, 4 138 (4096 x 7168) */
+/* A warp has a chunk of 8 * PRE_TILES tokens, a block the warps of a segment. Of many streams a block has more warps,
+ * and then fewer tokens, so that it fits on an SM. */
+#define PRE_TILES(streams) ((streams) <= 4 ? 4 : 2) /* 8 took 148 us on an H200 (2026-11), 4 138 (4096 x 7168) */
 #define PRE_TOKENS(streams) (8 * PRE_TILES(streams))
 #define PRE_PASS 3 /* tiles of 8 rows of fn at a time */
 /* Chunks of a segment that are a subtree, and such groups in a segment. */
@@ -76,8 +76,8 @@ TGL_INLINE float pre_normed(float v, float rstd, float weight) { return (v * rst
 #define PRE_STREAM_NORM_BYTES(pieces, segments)                                   \
     (PRE_STREAM_KEPT(pieces) * (PRE_STREAM_INPUT(pieces) + PRE_STREAM_TILE * 4) + \
      PRE_STREAM_SQUARES(pieces, segments) + (pieces) * 64 * 4)
-/* Where things begin, in this order: stages; each warp's sums; those of all blocks, of an owned tile; gates; what a norm needs;
- * 16 bytes that are written and never read; mbarriers. */
+/* Where things begin, in this order: stages; each warp's sums; those of all blocks, of an owned tile; gates; what a
+ * norm needs; 16 bytes that are written and never read; mbarriers. */
 #define PRE_STREAM_AT_SUMS(pieces, norm) (PRE_STREAM_STAGES(pieces, norm) * PRE_STREAM_STAGE(pieces))
 #define PRE_STREAM_AT_OWNED(pieces, rows, norm) (PRE_STREAM_AT_SUMS(pieces, norm) + 16 * PRE_STREAM_SUMS(rows))
 #define PRE_STREAM_AT_GATES(pieces, segments, rows, norm) \
@@ -114,8 +114,8 @@ typedef struct {
     (PRE_SPLIT_AT_GATES(pieces, segments, rows, tokens) + (int64_t)(tokens) * PRE_SPLIT_BLOCKS(pieces, segments) * 4)
 #define PRE_SPLIT_WORDS(pieces, segments, rows, tokens) \
     (PRE_SPLIT_AT_SQUARES(pieces, segments, rows, tokens) + (int64_t)(tokens) * PRE_SPLIT_BLOCKS(pieces, segments) * 2)
-/* Bytes of shared memory: fragments of a step, 64 more so that stores have no conflicts; the owner's totals; of each token
- * its columns of the chunk, rows 64 bytes past a multiple of 128, and the block's columns of the input. */
+/* Bytes of shared memory: fragments of a step, 64 more so that stores have no conflicts; the owner's totals; of each
+ * token its columns of the chunk, rows 64 bytes past a multiple of 128, and the block's columns of the input. */
 #define PRE_SPLIT_STEP(rows) (512 * PRE_STREAM_ROW_TILES(rows) + 64)
 #define PRE_SPLIT_X_ROW(pieces) (64 * ((pieces) | 1))
 #define PRE_SPLIT_AT_TOTALS(pieces, rows) (2 * (pieces) * PRE_SPLIT_STEP(rows))

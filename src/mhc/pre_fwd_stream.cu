@@ -11,23 +11,23 @@
  *             registers that are not there
  *
  * Block r of a cluster has segment r of all streams, and keeps its part of fn in registers: eight warps have a chunk
- * each, as fragments for tensor cores (24 registers per piece), so fn costs neither shared memory nor L2 per tile. A tile
- * is one tensor copy into a stage of the ring; the products' warps read it; their sums go to the tile's owner, one of the
- * blocks in turn; gates come back; the applying warps read the stage again.
+ * each, as fragments for tensor cores (24 registers per piece), so fn costs neither shared memory nor L2 per tile. A
+ * tile is one tensor copy into a stage of the ring; the products' warps read it; their sums go to the tile's owner, one
+ * of the blocks in turn; gates come back; the applying warps read the stage again.
  *   warps 0..7    products and squares of a chunk
  *   warps 8..11   the weighted sum of streams; the first then refills the stage
- *   warps 12, 13  add the block's eight chunks, send them to the tile's owner; every other tile. With a norm: also normalise
- *                 inputs, a few tiles later
+ *   warps 12, 13  add the block's eight chunks, send them to the tile's owner; every other tile. With a norm: also
+ *                 normalise inputs, a few tiles later
  *   warp 14       of tiles that this block owns: adds all segments, makes the pre gates, sends them to all blocks
  *   warp 15       of tiles that this block owns: all outputs but `out`
- * With a norm the applying warps keep a tile's input in shared memory and send its squares to the owner; warp 14 adds them, and
- * sends factors to all blocks. 4096 x 7168 then takes 118 us, 4096 x 5120 87, 4096 x 4096 69 (pre_fwd.cu: 391, 301, 243).
- * Applying warps that normalise, each thread its own columns: 104, 94, 69; inputs that wait in out, not in shared memory, with
- * the ring as without a norm: 157, 129, 93.
+ * With a norm the applying warps keep a tile's input in shared memory and send its squares to the owner; warp 14 adds
+ * them, and sends factors to all blocks. 4096 x 7168 then takes 118 us, 4096 x 5120 87, 4096 x 4096 69 (pre_fwd.cu:
+ * 391, 301, 243). Applying warps that normalise, each thread its own columns: 104, 94, 69; inputs that wait in out, not
+ * in shared memory, with the ring as without a norm: 157, 129, 93.
  * An owner has one slot for sums, and tells all blocks when both warps have read it. Gates need no more than the stages
  * have: those of tile k + STAGES are made after all blocks have sent its sums, so have applied tile k.
- * On an H200 7 clusters of 16 fit; 4096 x 7168 takes 86 us, with mixes alone 73; 4096 x 4096 51 and 43 (70 when sums went to
- * all blocks and each made all gates). Further tokens come at 3.9 TB/s, of 4.3 that a copy has. */
+ * On an H200 (2026-11) 7 clusters of 16 fit; 4096 x 7168 takes 86 us, with mixes alone 73; 4096 x 4096 51 and 43 (70
+ * when sums went to all blocks and each made all gates). Further tokens come at 3.9 TB/s, of 4.3 that a copy has. */
 #include "device/ptx.cuh"
 #include "mhc/common/projection.cuh"
 #include "mhc/pre_fwd.cuh"
@@ -51,10 +51,10 @@ enum {
     SUMS = PRE_STREAM_SUMS(ROWS),
     PRODUCTS = 8,
     APPLIERS = 4, /* warps */
-    /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. fn arrives after tiles whose
-     * loads were issued before its own; so each of the other tiles is prefetched when a piece of fn has come (4096 x 7168:
-     * 85.7 us; three at once, and the others after fn: 87.4). With mixes alone and few pieces, tiles are what takes
-     * longer: all at once (4096 x 4096: 43 us, not 47). */
+    /* Tiles that are loaded at once; fn turns in the last two stages before they are in use. fn arrives after tiles
+     * whose loads were issued before its own; so each of the other tiles is prefetched when a piece of fn has come
+     * (H200, 2026-11, 4096 x 7168: 85.7 us; three at once, and the others after fn: 87.4). With mixes alone and few
+     * pieces, tiles are what takes longer: all at once (4096 x 4096: 43 us, not 47). */
     EARLY = GROUPS || PIECES > 5 ? 1 : STAGES - 2,
     AT_SUMS = PRE_STREAM_AT_SUMS(PIECES, NORM),
     AT_OWNED = PRE_STREAM_AT_OWNED(PIECES, ROWS, NORM),
@@ -77,8 +77,8 @@ enum {
     LANE_ROWS = (ROWS + STREAMS - 1) / STREAMS, /* of a token's, when four lanes share them */
     UNITS = COLUMNS / 8,
     PASS = PRE_STREAM_PASS(PIECES), /* tokens at a time */
-    /* Registers of a thread. On an H200 the compiler loads the next piece ahead of products from 208 on, not at 200
-     * (1024 x 7168: 30.1 us, not 33.8), and the applying warps need 56 (at 48: 33.9). */
+    /* Registers of a thread. On an H200 (2026-11) the compiler loads the next piece ahead of products from 208 on, not
+     * at 200 (1024 x 7168: 30.1 us, not 33.8), and the applying warps need 56 (at 48: 33.9). */
     PRODUCT_REGISTERS = (PIECES > 6   ? 208
                          : PIECES > 5 ? 192
                                       : 160),
@@ -107,10 +107,10 @@ enum {
     NUM_BARS = NORM ? NORMED + KEPT : SQUARED
 };
 /* GATED: gates of the stage are there, or without gates: the stage has been read. SUMMED, SENT: of two buffers of sums.
- * HOT_OWNED: sums of pre and of squares of an owned tile; OWNED: the others. HERE: a piece of fn has come, to all warps; TURNED:
- * they have all of it in registers.
- * READ: of each block: it has read the sums that it owns. SQUARED: squares of the input of an owned tile; SCALED: a tile's
- * input is kept, and its factors are there; NORMED: it is no longer needed. */
+ * HOT_OWNED: sums of pre and of squares of an owned tile; OWNED: the others. HERE: a piece of fn has come, to all
+ * warps; TURNED: they have all of it in registers.
+ * READ: of each block: it has read the sums that it owns. SQUARED: squares of the input of an owned tile; SCALED: a
+ * tile's input is kept, and its factors are there; NORMED: it is no longer needed. */
 static_assert(EARLY <= STAGES - 2 && (FN_KEPT ? KEPT * INPUT + SQUARES : 2 * STAGE) >= PRODUCTS * 1024 * ROW_TILES,
               "fn turns in the last two stages, or where inputs are kept");
 
@@ -152,7 +152,8 @@ DEV float4 floats_of(uint4 v)
     return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
 }
 
-/* fn from memory into L2, each line by one of the blocks that need it (4096 x 7168: 87.4 us, not 88.5). */
+/* fn from memory into L2, each line by one of the blocks that need it (H200, 2026-11, 4096 x 7168: 87.4 us, not
+ * 88.5). */
 DEV void prefetch_fn(const pre_fwd_args &a, const place &p)
 {
     enum { LINES = 2 * PIECES }; /* of 128 bytes: of a row of fn, in a stream, those of the segment */
@@ -210,8 +211,8 @@ DEV void load_fragments(const pre_fwd_args &a, const place &p, fragments &f)
     }
 }
 
-/* Where a lane's 16 bytes of piece `i` of its chunk are in a stage: unit u of row r (token r / 4, stream r % 4) of a box
- * of 64 columns is at u ^ r % 8. */
+/* Where a lane's 16 bytes of piece `i` of its chunk are in a stage: unit u of row r (token r / 4, stream r % 4) of a
+ * box of 64 columns is at u ^ r % 8. */
 DEV u32 unit_of_piece(int warp, int lane, int i)
 {
     const int row = lane / 4 * STREAMS + warp / 2, piece = warp % 2 * PIECES + i;
@@ -609,9 +610,9 @@ DEV void sinkhorn(float (&column)[STREAMS], int o, int repeat, float eps)
 #endif
 
 #if PARTS
-/* A tile's sums in parts, of which each has MINE segments; past those of the cluster, zeros. Lanes have rows and tokens as in
- * finish_tiles(). (Neighbouring rows in neighbouring lanes, which read sums with conflicts: 112 us for 16 parts of
- * 4096 x 7168, not 77.) */
+/* A tile's sums in parts, of which each has MINE segments; past those of the cluster, zeros. Lanes have rows and tokens
+ * as in finish_tiles(). (Neighbouring rows in neighbouring lanes, which read sums with conflicts: 112 us for 16 parts
+ * of 4096 x 7168, not 77, H200, 2026-11.) */
 template <int MINE> DEV void store_parts(const pre_fwd_args &a, const place &p, i64 token, bool is_there)
 {
     const int lane = (int)threadIdx.x % 32, q = lane % STREAMS;

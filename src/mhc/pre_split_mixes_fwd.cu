@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * pre_split_mixes_fwd.cu - gates and logits from mixes; also the gate of a head.
- *   computes  as common/gates.h says, a column per thread. (Four took up to 0.8 us longer on an H200, 2.4 instead of 1.6
- *             for 128 tokens: a kernel that is not in the caches waits for its code, and four gates are more of it)
- *   launch    grid of blocks with as many tokens as fit, block GATES_THREADS. (Without a loop over tokens: 2.43 instead of
- *             2.69 us for 8192 tokens of 24 columns)
+ *   computes  as common/gates.h says, a column per thread. (Four took up to 0.8 us longer on an H200 (2026-11), 2.4
+ *             instead of 1.6 for 128 tokens: a kernel that is not in the caches waits for its code, and four gates are
+ *             more of it)
+ *   launch    grid of blocks with as many tokens as fit, block GATES_THREADS. (Without a loop over tokens: 2.43 instead
+ *             of 2.69 us for 8192 tokens of 24 columns, H200, 2026-11)
  *   moves     8 bytes per column
  *   macros    STREAMS 1..8; GROUPS 1 (pre), 2 (and post), 3 (and comb) */
 #include "device/ptx.cuh"

@@ -179,7 +179,7 @@ static int64_t bulk_bytes(const expand_args *a)
 }
 
 /* Shared memory of a block. For many rows with few copies it exceeds the chunk, to limit the blocks per SM:
- * 57 KB of chunks in flight are enough there, and more are slower (H200, 8192 tokens per rank, 32 of 256
+ * 57 KB of chunks in flight are enough there, and more are slower (H200, 2026-11, 8192 tokens per rank, 32 of 256
  * experts: 410 us with 215 KB, 405 with 57). With more copies blocks mostly store, and more in flight is
  * better. */
 static int64_t bulk_shared_bytes(const expand_args *a)

@@ -27,7 +27,7 @@ DEV chunk chunk_of(const expand_args &a, u32 index, u32 shared)
     return c;
 }
 
-/* By the lanes: a bulk load would queue behind the bulk stores of the SM's other blocks (H200, 4096 tokens,
+/* By the lanes: a bulk load would queue behind the bulk stores of the SM's other blocks (H200, 2026-11, 4096 tokens,
  * top-6 of 384 experts, rows of 8 KB: 68.9 us, 71.5 with bulk loads). */
 DEV void load_chunk(const chunk &c, const u8 *from)
 {

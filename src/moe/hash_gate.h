@@ -6,6 +6,7 @@
 #include "moe/common/gate.h"
 #include "numerics/integer.h"
 
+/* None of these has a measurement on record. */
 #define HASH_GATE_WARPS 4 /* per block; 1 up to HASH_GATE_FEW_WARPS, to use all SMs */
 #define HASH_GATE_FEW_WARPS 512
 #define HASH_GATE_WIDE_THREADS 128 /* per block, which has one token */

@@ -7,7 +7,9 @@
 
 #define NORMALIZE_EPSILON 1e-20f /* initial value of a sum, so that rows of zeros are not divided by 0 */
 
-/* normalize_weight: rows that fit in a warp; normalize_weight_wide takes longer ones. Blocks get a second
+/* No threshold here has a measurement on record.
+ *
+ * normalize_weight: rows that fit in a warp; normalize_weight_wide takes longer ones. Blocks get a second
  * warp only once there are NORMALIZE_BLOCKS of them, about one per SM. */
 #define NORMALIZE_MAX_TOPK 32
 #define NORMALIZE_BLOCKS 128

@@ -6,12 +6,13 @@
 #include "moe/common/gate.h"
 #include "moe/common/map.h"
 
+/* None of these has a measurement on record. */
 #define ROUTE_MAX_TOKENS 256
 #define ROUTE_THREADS 512     /* max per block */
 #define ROUTE_MIN_THREADS 256 /* more take longer to start and to pass a barrier */
 #define ROUTE_ALONE 4         /* up to this many tokens every block routes all, a warp each */
 
-/* Blocks per cluster, and max tokens for a cluster of that size. Measured on an H200. */
+/* Blocks per cluster, and max tokens for a cluster of that size. Measured on an H200 (2026-11). */
 #define ROUTE_SMALL_CLUSTER 8
 #define ROUTE_SMALL_CLUSTER_TOKENS 48
 #define ROUTE_CLUSTER 16

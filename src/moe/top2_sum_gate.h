@@ -4,11 +4,12 @@
 #define TEGULA_MOE_TOP2_SUM_GATE_H
 
 /* top2_sum_gate_mapped: with a map, up to this many tokens have a block each, whose other warps find the
- * experts' indices. Measured up to here (H200); beyond, their loads cost too much. */
+ * experts' indices. Measured up to here (H200, 2026-11); beyond, their loads cost too much. */
 #define GATE_MAPPED_WARPS 5
 #define GATE_MAPPED_TOKENS 256
 
-/* top2_sum_gate_many. Thresholds in tokens are estimates from the instructions of both kernels. */
+/* top2_sum_gate_many. Thresholds in tokens are estimates from the instructions of both kernels, not measured; the
+ * one in experts has no measurement on record. */
 #define GATE_MANY_TOPK 12     /* up to this the bound leaves about 16 candidates */
 #define GATE_MANY_EXPERTS 128 /* up to this many it does not win */
 #define GATE_MANY_FEW_EXPERTS 256

@@ -13,7 +13,7 @@
     (X_IS_CODES(x) ? 2 : (x) == X_F32 && ((block_cols) == 0 || (block_cols) > 128) ? 8 : 4)
 #define TOKEN_WARP_COLS(x, block_cols) (32 * X_VALUES(x) * TOKEN_VECTORS(x, block_cols))
 
-/* If an SM would get at most this many thread blocks (H200, November 2026), warps have half as many vectors,
+/* If an SM would get at most this many thread blocks (H200, 2026-11), warps have half as many vectors,
  * if these still make whole words, and there are twice as many warps. */
 #define TOKEN_FEW_BLOCKS 2
 
@@ -24,7 +24,7 @@
 #define TOKEN_WARPS 8      /* per_token_cast: warps of a block, a row each: sectors of column-major factors */
 #define TOKEN_MAX_WARPS 32 /* per_token_cast_wide: of a block, at most */
 /* per_token_cast_wide, f32 to e5m6: warps per SM, about, each with 4 KB of loads in flight. More take longer:
- * 4096 x 7168 on H200 takes 42.4 us with 35 warps, 42.1 with 28, 41.5 with 21. */
+ * 4096 x 7168 on H200 (2026-11) takes 42.4 us with 35 warps, 42.1 with 28, 41.5 with 21. */
 #define TOKEN_SM_WARPS 24
 #define TOKEN_ANY_THREADS 256 /* per_token_cast_any: of a block, */
 #define TOKEN_ANY_GROUPS 2048 /* and at most so many blocks of factors at a time */

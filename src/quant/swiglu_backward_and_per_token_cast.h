@@ -11,7 +11,7 @@
 #define BACKWARD_WARPS 7       /* of a row, at most, if warps loop over steps, */
 #define BACKWARD_ROUNDS 4      /* each over at least so many, to load one while it computes another */
 #define BACKWARD_MAX_STEPS 23  /* of a row, if each step has a warp; one more warp adds up their sums */
-#define BACKWARD_FEW 28        /* steps per SM, at most, if each has a warp (H200, November 2026) */
+#define BACKWARD_FEW 28        /* steps per SM, at most, if each has a warp (H200, 2026-11) */
 #define BACKWARD_MAX_BLOCK 256 /* columns of a factor: not more than a step */
 #define BACKWARD_ANY_BLOCKS 16 /* per SM, if blocks loop over rows: several times as many as fit */
 #define BACKWARD_SLOTS 1024    /* of weight_grad that a block clears */

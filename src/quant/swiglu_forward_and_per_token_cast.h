@@ -12,7 +12,7 @@
 #define FORWARD_LANES 8 /* macro BLOCK_LANES, at most, unless tiles are few */
 #define FORWARD_TILES 2 /* of a part, if rows have maps and tiles are many */
 /* Tiles are few below FORWARD_BLOCKS_PER_SM per SM, and many from FORWARD_MANY_TILES times as many on: parts
- * of two tiles halve the warps. Measured on H200, November 2026. */
+ * of two tiles halve the warps. Measured on H200, 2026-11. */
 #define FORWARD_MANY_TILES 4
 #define FORWARD_MAX_BLOCK 128   /* columns of a factor */
 #define FORWARD_ROW_THREADS 512 /* of a row, at most, if a block is a whole row, */

@@ -5,6 +5,7 @@
 
 #include "numerics/base.h"
 
+/* None of these has a measurement on record. */
 #define UNPACK_THREADS 256
 #define UNPACK_UNITS 4         /* of a thread, at most */
 #define UNPACK_MIN_BLOCKS 1024 /* if there would be fewer, threads have fewer units */

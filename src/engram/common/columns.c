@@ -79,9 +79,9 @@ tgl_kernel tgl_columns_kernel(const tgl_columns *c, const char *name)
                            { "OFFSET_BYTES", c->offset_bytes } } };
 }
 
-/* Few tokens are spread over all SMs. With many, a block has several rounds, and the reciprocals that it computes first serve
- * all of them. (One block of 768 threads per SM is not faster on an H200 than 3 of 256.) The tokens that a tile has beside
- * its own must not cost another wave. */
+/* Few tokens are spread over all SMs. With many, a block has several rounds, and the reciprocals that it computes first
+ * serve all of them. (One block of 768 threads per SM is not faster on an H200 (2026-11) than 3 of 256.) The tokens
+ * that a tile has beside its own must not cost another wave. */
 tgl_shape tgl_columns_shape(tgl_columns *c, int sm_blocks, int window_threads, int64_t more_tokens, int64_t more_bytes,
                             const tgl_target *target)
 {

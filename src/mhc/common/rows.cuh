@@ -19,8 +19,8 @@ DEV uint4 load_unit(const u16 *row, i64 first, i64 hidden)
     return make_uint4(v[0] | v[1] << 16, v[2] | v[3] << 16, v[4] | v[5] << 16, v[6] | v[7] << 16);
 #endif
 }
-/* The same, for kernels that read more than they write: L2 fetches 256 bytes at a time. On an H200 post_bwd and
- * pre_apply_mix_bwd take 4 % less for it, pre_apply_mix_fwd and expand_bwd 5 % in calls back to back; post_fwd and
+/* The same, for kernels that read more than they write: L2 fetches 256 bytes at a time. On an H200 (2026-11) post_bwd
+ * and pre_apply_mix_bwd take 4 % less for it, pre_apply_mix_fwd and expand_bwd 5 % in calls back to back; post_fwd and
  * expand_fwd take as long as without. */
 DEV uint4 load_unit_ahead(const u16 *row, i64 first, i64 hidden)
 {
@@ -42,7 +42,7 @@ DEV uint4 load_own_unit(const u16 *row, i64 first, i64 hidden)
 DEV void store_unit(u16 *row, i64 first, i64 hidden, const uint4 &v)
 {
 #if HAS_VECTORS
-    store_u32x4(row + first, v); /* streaming stores were 2 to 3 % slower on an H200, 4096 x 7168 */
+    store_u32x4(row + first, v); /* streaming stores were 2 to 3 % slower on an H200 (2026-11), 4096 x 7168 */
 #else
     const u32 words[] = { v.x, v.y, v.z, v.w };
 #pragma unroll

@@ -32,7 +32,7 @@
 #define CHANNEL_STAGED_BLOCKS 3 /* per SM, which loop over all tiles (per_channel_cast_staged.cu) */
 #define CHANNEL_THREADS(strip_rows, patch_rows, lanes) ((strip_rows) / (patch_rows) * (lanes))
 
-/* Measured on H200, November 2026. */
+/* Measured on H200, 2026-11. */
 #define CHANNEL_FEW_TILES 100   /* if there are fewer, tiles are narrower */
 #define CHANNEL_MANY_TILES 1000 /* from here on tiles are wider, or longer */
 /* From this many tiles per block on they are staged. With fewer, x and out may be in L2, where waits are

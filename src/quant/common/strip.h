@@ -20,7 +20,7 @@
 #define STRIP_MAX_ROWS 4 /* of a thread; else 2 or 1 */
 /* From this many blocks per SM on, threads have STRIP_MAX_ROWS, or two rows; with fewer blocks, fewer rows.
  * Two rows come early: in a small matrix, launching a block takes longer than another row of a thread (H200,
- * November 2026). */
+ * 2026-11). */
 #define STRIP_SM_BLOCKS 8
 #define STRIP_SM_PAIR_BLOCKS 1
 
