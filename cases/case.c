@@ -142,7 +142,7 @@ void case_params_text(const case_op *op, const case_params *params, char *text, 
 const char *case_text(const case_problem *c, const char *name)
 {
     for (int p = 0; p < c->params.count; p++)
-        if (!strcmp(c->params.item[p].name, name)) return c->params.item[p].value;
+        if (case_same(c->params.item[p].name, name)) return c->params.item[p].value;
     fprintf(stderr, "%s: the table asks for a parameter \"%s\" that it does not declare\n", c->label, name);
     abort();
 }
