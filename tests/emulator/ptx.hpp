@@ -99,12 +99,12 @@ DEV void shared_store_f32x2(u32 a, float x, float y, EMU_AT)
 /* ---- 8x8 matrices of 16-bit elements ---- A lane reads or writes the row it gave the address of, so a
  * race is put down to the right lane; between, the lanes exchange rows for fragments. */
 struct emu_matrix { u32 row[4], fragment[4]; };
-EMU_QUIET static inline u32 emu_half(const u32 *words, u32 i)
+static __forceinline__ u32 emu_half(const u32 *words, u32 i)
 {
     return words[i / 2] >> 16 * (i & 1) & 0xffff;
 }
 /* rows -> fragments of N matrices */
-template <int N, bool TRANS> EMU_QUIET void emu_ldmatrix_all(void **args, unsigned)
+template <int N, bool TRANS> EMU_UNCHECKED void emu_ldmatrix_all(void **args, unsigned)
 {
     for (u32 l = 0; l < 32; l++)
         for (u32 m = 0; m < N; m++) {
@@ -117,7 +117,7 @@ template <int N, bool TRANS> EMU_QUIET void emu_ldmatrix_all(void **args, unsign
         }
 }
 /* fragments of N matrices -> rows */
-template <int N, bool TRANS> EMU_QUIET void emu_stmatrix_all(void **args, unsigned)
+template <int N, bool TRANS> EMU_UNCHECKED void emu_stmatrix_all(void **args, unsigned)
 {
     for (u32 l = 0; l < N * 8; l++) {
         u32 *row = emu_arg<emu_matrix>(args, l).row;
@@ -164,7 +164,7 @@ DEV void ldmatrix_x4_trans(u32 (&d)[4], u32 a, EMU_AT)
     emu_ldmatrix<4, true>(d, a, "ldmatrix_x4_trans", EMU_SITE);
 }
 /* fragment[0] of all lanes, transposed */
-EMU_QUIET static inline void emu_movmatrix_all(void **args, unsigned)
+EMU_UNCHECKED static inline void emu_movmatrix_all(void **args, unsigned)
 {
     for (u32 l = 0; l < 32; l++) {
         u32 v = 0;
@@ -702,11 +702,11 @@ DEV float2 unpack_e4m3(u32 pair) { return { emu_e4m3_value(pair & 0xff), emu_e4m
 /* ---- MMA: products exact, summed in double with c, rounded once. The device's own order and truncation
  * differ in the last bits: bounds are tested here, not bits. ---- */
 struct emu_mma { float *c; const u32 *a; u32 b[2]; };
-EMU_QUIET static inline float emu_mma_value(bool tf32, u32 v, int half)
+static __forceinline__ float emu_mma_value(bool tf32, u32 v, int half)
 {
     return __uint_as_float(tf32 ? v & 0xffffe000u : half ? v & 0xffff0000u : v << 16);
 }
-template <bool TF32> EMU_QUIET void emu_mma_all(void **args, unsigned)
+template <bool TF32> EMU_UNCHECKED void emu_mma_all(void **args, unsigned)
 {
     constexpr int K = TF32 ? 8 : 16, HALVES = TF32 ? 1 : 2;
     float a[16][K], b[K][8];

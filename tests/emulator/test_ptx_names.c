@@ -46,7 +46,7 @@ static names defined_in(const char *text)
             while (p < end && *p != '>') p++;
             p += p + 1 < end ? 2 : 0;
         }
-        if (starts(p, "EMU_QUIET ")) p += strlen("EMU_QUIET ");
+        if (starts(p, "EMU_QUIET ") || starts(p, "EMU_UNCHECKED ")) p += word_length(p) + 1;
         if (starts(p, "DEV ")) {
             const char *open = strchr(p, '('), *begin = open;
             while (is_word(begin[-1])) begin--;
