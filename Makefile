@@ -12,7 +12,7 @@ PYTHON := $(or $(wildcard $(CURDIR)/.venv/bin/python),$(shell python3 -c 'import
 help:
 	@echo 'make build      build/bin/tegula, build/lib/libtegula.so, build/python/tegula'
 	@echo 'make run        builds, then shows what it can do on the best device here'
-	@echo 'make test       all that can be tested on this machine: 15 to 20 minutes on two cores, 25 to 45 the first time'
+	@echo 'make test       all that can be tested on this machine: about 16 minutes on two cores, 33 the first time'
 	@echo 'make test-slow  the same without shortcuts: hours'
 	@echo 'make sanitize   all cases with shared memory scrubbed, a few under compute-sanitizer; wants a GPU'
 	@echo 'make clean      removes what was built; .venv stays'
