@@ -83,8 +83,7 @@ static void explain(const char *report)
     if (!emu_group.launch || !emu_group.is_closed) return;
     fprintf(
         stderr,
-        "emulator: kernel %s, seed %llu: global memory is accessed before pdl_wait, or by a copy that began before: the "
-        "kernel before may not have ended\n",
+        "emulator: kernel %s, seed %llu: device memory is closed before pdl_wait, as the kernel before may not have ended\n",
         emu_group.launch->entry->name, emu_rt.seed);
 }
 void emu_explain_asan(void)
