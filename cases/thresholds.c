@@ -39,7 +39,7 @@ const case_threshold case_thresholds[] = {
 
     { "engram_gate_bwd", "hidden", { GATE_VECTOR, GATE_VECTOR * GATE_GROUP, GATE_VECTOR * GATE_BWD_THREADS } },
     { "engram_gate_fwd", "hidden", { GATE_VECTOR, GATE_VECTOR * GATE_SLOTS, GATE_RING_SHORT, GATE_RING_LONG } },
-    { "engram_grad_w_reduce", "num_partials", { GRAD_W_AHEAD, 2 * GRAD_W_AHEAD } },
+    { "engram_grad_w_reduce", "num_partials", { GRAD_W_CHAINS, GRAD_W_CHAINS * GRAD_W_AHEAD } },
     { "engram_hash", "max_ngram", { COLUMN_UNROLLED } },
     { "engram_hash", "num_tokens", { WARP, COLUMN_THREADS } },
     { "engram_ngram_windows", "num_tokens", { WINDOW_THREADS } },

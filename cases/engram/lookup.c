@@ -260,7 +260,7 @@ const case_op lookup_cases = {
     .lists[CASE_CHECK] = CASE_LINES(
         /* every form */
         "num_tokens=0,1,7,50 num_columns=0,1,24 dim=32,160,256 sf=e8m0 out=bf16,same,packed,gemm",
-        "num_tokens=7 num_columns=1,3 dim=0,1,31,32,100,160,256,2048 sf=none,one out=bf16,same",
+        "num_tokens=7 num_columns=1,3 dim=0,1,31,32,48,100,160,256,2048 sf=none,one out=bf16,same",
         "num_tokens=7 num_columns=3 dim=0,1,31,33,100,160,256,2048 dtype=bf16 out=same",
         "num_tokens=7 num_columns=3 dim=1,31,33,100,160,256,2048 dtype=f16,f32 out=bf16,same",
         "num_tokens=6 num_columns=1,2,3,5 dim=32,64,96,160,2048 sf=ue8m0,e8m0 out=bf16,same,packed,gemm",
@@ -279,6 +279,7 @@ const case_op lookup_cases = {
         "num_tokens=17 dtype=bf16,f32,f16 out=bf16,same dim=64,100 offset=0,1,2,4 out_offset=0,1,4 gap=0,1,4",
         "num_tokens=18 sf=record out=bf16,packed,gemm num_columns=5 dim=64,256 gap=0,24,120,1 at=device,host",
         "num_tokens=300 sf=e8m0 out=bf16,packed,gemm num_sms=0,1,2,16 at=device,host",
+        "num_tokens=4200 num_columns=1 dim=128 sf=e8m0 out=gemm num_sms=1 sf_gap=0,3", /* many factors for a block */
         "num_tokens=1,40 num_columns=24 dim=256 sf=e8m0 num_sms=144115188075855872,9223372036854775807", /* 2^57, 2^63 - 1 */
         "num_tokens=13 at=host dtype=bf16,f32,f16 out=bf16 constant_table=1",
         "num_tokens=13 at=host sf=one,none out=bf16,same"),

@@ -249,9 +249,10 @@ TGL_API int64_t tgl_engram_gate_num_partials(int64_t hidden);
  *   weight_embed        in      as above      [num_streams, hidden]                 likewise
  *   grad_weight_hidden  in/out  f32           [num_streams, hidden]                 packed
  *   grad_weight_embed   in/out  f32           [num_streams, hidden]                 packed
- * With G = ((0 + partial[0]) + partial[1]) + ..., grad_weight_hidden += G * weight_embed and grad_weight_embed += G *
- * weight_hidden; if zero_centered, G * (1 + weight_embed) and G * (1 + weight_hidden). Both f32, with a rounding after
- * the product. A NaN has all bits set but its sign. Exact. Since 0.1. */
+ * With S[c] = ((0 + partial[c]) + partial[c + 8]) + ... for c = 0 .. 7 and G = ((0 + S[0]) + S[1]) + ... + S[7],
+ * grad_weight_hidden += G * weight_embed and grad_weight_embed += G * weight_hidden; if zero_centered, G * (1 +
+ * weight_embed) and G * (1 + weight_hidden). All f32, with a rounding after the product. A NaN has all bits set but its
+ * sign. Exact. Since 0.1. */
 TGL_API tgl_status tgl_engram_grad_w_reduce(const DLTensor *grad_w_partial, const DLTensor *weight_hidden,
                                             const DLTensor *weight_embed, DLTensor *grad_weight_hidden,
                                             DLTensor *grad_weight_embed, bool zero_centered, tgl_stream stream);

@@ -17,8 +17,10 @@ static void plain_columns(const problem *p, int64_t begin, int64_t end)
     const int64_t size = p->num_streams * p->hidden;
     for (int64_t n = begin; n < end; n++) {
         const int64_t h = n / p->hidden, i = n % p->hidden;
-        float sum = 0;
-        for (int64_t partial = 0; partial < p->num_partials; partial++) sum += p->grad_w_partial[partial * size + n];
+        float chains[GRAD_W_CHAINS] = { 0 }, sum = 0;
+        for (int64_t partial = 0; partial < p->num_partials; partial++)
+            chains[partial % GRAD_W_CHAINS] += p->grad_w_partial[partial * size + n];
+        for (int c = 0; c < GRAD_W_CHAINS; c++) sum += chains[c];
         const float hidden = grad_w_factor(p->weight_hidden, h * p->hidden_stride + i, p->is_bf16, p->is_zero_centered);
         const float embed = grad_w_factor(p->weight_embed, h * p->embed_stride + i, p->is_bf16, p->is_zero_centered);
         p->grad_weight_hidden[n] = grad_w_added(p->grad_weight_hidden[n], sum, embed);
@@ -58,7 +60,7 @@ static int plan(const void *context, tgl_kernel *kernels)
 static tgl_shape shape(void *context, const tgl_target *target)
 {
     problem *p = context;
-    return (tgl_shape){ { tgl_ceil_div(p->hidden, GRAD_W_THREADS), tgl_strided_grid(p->num_streams, 65535) },
+    return (tgl_shape){ { tgl_ceil_div(p->hidden, GRAD_W_COLUMNS), tgl_strided_grid(p->num_streams, 65535) },
                         .block = GRAD_W_THREADS,
                         TGL_ARGS(*p) };
 }

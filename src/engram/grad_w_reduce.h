@@ -5,8 +5,12 @@
 
 #include "numerics/bf16.h"
 
-#define GRAD_W_THREADS 128
-#define GRAD_W_AHEAD 64 /* partials of a column that are in flight */
+#define GRAD_W_CHAINS 8 /* sums of a column: part of what is defined */
+#define GRAD_W_LANES 32 /* threads of a block for a chain, with 4 columns each */
+#define GRAD_W_AHEAD 17 /* partials of a chain that are in flight: all of 136 */
+
+#define GRAD_W_THREADS (GRAD_W_CHAINS * GRAD_W_LANES)
+#define GRAD_W_COLUMNS (4 * GRAD_W_LANES)
 
 typedef struct {
     const float *grad_w_partial;

@@ -3,18 +3,22 @@
 #include "core/math.h"
 #include "engram/grad_w_reduce_cpu.h"
 
-enum { PIECE = 512, AT_ONCE = 4 }; /* columns; partials, which a sum takes in order */
+enum { PIECE = 512, AT_ONCE = 4 }; /* columns; partials of a chain, in order */
 
-TGL_ALWAYS_INLINE void add_partials(const grad_w_reduce_args *p, int64_t first, int64_t count, float *restrict sums)
+/* sums += the chain of partials c, c + GRAD_W_CHAINS, ... */
+TGL_ALWAYS_INLINE void add_chain(const grad_w_reduce_args *p, int64_t c, int64_t first, int64_t count,
+                                 float *restrict sums)
 {
-    const int64_t size = p->num_streams * p->hidden;
-    int64_t partial = 0;
-    for (; partial + AT_ONCE <= p->num_partials; partial += AT_ONCE) {
-        const float *restrict const a = p->grad_w_partial + partial * size + first;
-        for (int64_t i = 0; i < count; i++) sums[i] = sums[i] + a[i] + a[size + i] + a[2 * size + i] + a[3 * size + i];
+    const int64_t size = p->num_streams * p->hidden, step = GRAD_W_CHAINS * size;
+    float chain[PIECE] = { 0 };
+    for (; c + (AT_ONCE - 1) * GRAD_W_CHAINS < p->num_partials; c += AT_ONCE * GRAD_W_CHAINS) {
+        const float *restrict const a = p->grad_w_partial + c * size + first;
+        for (int64_t i = 0; i < count; i++)
+            chain[i] = chain[i] + a[i] + a[step + i] + a[2 * step + i] + a[3 * step + i];
     }
-    for (; partial < p->num_partials; partial++)
-        for (int64_t i = 0; i < count; i++) sums[i] += p->grad_w_partial[partial * size + first + i];
+    for (; c < p->num_partials; c += GRAD_W_CHAINS)
+        for (int64_t i = 0; i < count; i++) chain[i] += p->grad_w_partial[c * size + first + i];
+    for (int64_t i = 0; i < count; i++) sums[i] += chain[i];
 }
 
 /* to += sums * factor, the factors from weights first, first + 1, ... */
@@ -37,7 +41,7 @@ void TGL_FAST(tgl_grad_w_columns)(const grad_w_reduce_args *p, int64_t begin, in
         const int64_t h = n / p->hidden, first = n % p->hidden;
         float sums[PIECE] = { 0 };
         count = tgl_min(tgl_min(PIECE, p->hidden - first), end - n);
-        add_partials(p, n, count, sums);
+        for (int64_t c = 0; c < GRAD_W_CHAINS; c++) add_chain(p, c, n, count, sums);
         add_to(p->weight_embed, p, h * p->embed_stride + first, count, sums, p->grad_weight_hidden + n);
         add_to(p->weight_hidden, p, h * p->hidden_stride + first, count, sums, p->grad_weight_embed + n);
     }

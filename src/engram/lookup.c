@@ -119,19 +119,22 @@ tgl_signature tgl_engram_lookup_packed_signature =
 
 /* ---- launch ---- */
 
-/* The largest unit to which all rows, of the table and of out, are aligned. */
+/* The largest unit to which all rows, of the table and of out, are aligned. No store has more than 16 bytes: if a unit
+ * becomes 32, two neighbouring lanes store theirs together, and both are of one row. */
 static int unit_of(const problem *p)
 {
     const lookup_args *a = &p->args;
+    const uint64_t row_bytes = (uint64_t)(a->dim * p->table_bytes);
     for (int bytes = 16; bytes > p->table_bytes; bytes /= 2) {
         const int64_t out_bytes = p->out_bytes == p->table_bytes ? bytes : bytes / p->table_bytes * p->out_bytes;
-        uint64_t from = (uint64_t)(uintptr_t)a->table | (uint64_t)a->table_stride;
-        from |= (uint64_t)(a->dim * p->table_bytes);
+        uint64_t from = (uint64_t)(uintptr_t)a->table | (uint64_t)a->table_stride | row_bytes;
         if (p->form == LOOKUP_PACKED)
             from |= (uint64_t)(uintptr_t)a->table_sf | (uint64_t)a->sf_stride | (uint64_t)(a->dim / LOOKUP_GROUP);
         const uint64_t to =
             (uint64_t)(uintptr_t)a->out | (uint64_t)a->out_token_stride | (uint64_t)a->out_column_stride;
-        if (LOOKUP_HAS_UNIT(p->form, bytes) && from % (uint64_t)bytes == 0 && to % (uint64_t)out_bytes == 0)
+        const bool are_pairs = out_bytes <= 16 || row_bytes % (2 * (uint64_t)bytes) == 0;
+        if (LOOKUP_HAS_UNIT(p->form, bytes) && from % (uint64_t)bytes == 0 && are_pairs &&
+            to % (uint64_t)tgl_min(16, out_bytes) == 0)
             return bytes;
     }
     return p->table_bytes;
@@ -145,11 +148,11 @@ static int plan(const void *context, tgl_kernel *kernels)
 }
 
 /* Rows of a warp's tile: as many as fit, or fewer, so that all warps have equally many, but at least a unit per lane.
- * On an H200 (2026-11) 1, 16 and 1024 tokens x 24 rows of 256 codes take 2.3, 2.6 and 10.0 us; in tiles of 4 rows 2.6,
- * 3.1 and 10.4. */
-static int32_t tile_rows_of(const lookup_args *a, int64_t num_sms)
+ * On an H200 (2026-11), with units of 8 codes, 1, 16 and 1024 tokens x 24 rows of 256 codes took 2.3, 2.6 and 10.0 us; in
+ * tiles of 4 rows 2.6, 3.1 and 10.4. */
+static int32_t tile_rows_of(const lookup_args *a, int64_t tile, int64_t num_sms)
 {
-    const int64_t max_rows = tgl_max(1, LOOKUP_TILE / a->row_units);
+    const int64_t max_rows = tgl_max(1, tile / a->row_units);
     const int64_t min_rows = tgl_min(max_rows, tgl_ceil_div(32, a->row_units));
     const int64_t warps = num_sms * (LOOKUP_THREADS / 32), rounds = tgl_ceil_div(a->num_positions, warps * max_rows);
     return (int32_t)tgl_max(min_rows, tgl_ceil_div(a->num_positions, tgl_max(1, warps * rounds)));
@@ -165,10 +168,14 @@ static tgl_shape shape(void *context, const tgl_target *target)
     a->num_positions = a->num_tokens * a->num_columns;
     a->is_flat = a->num_tokens == 1 || (has_flat_indices && has_flat_out);
     a->unit_bytes = unit_of(p);
+    const int64_t tile = LOOKUP_TILE(p->form, a->unit_bytes);
     a->row_units = (int32_t)((p->form == LOOKUP_PACKED ? out_row_bytes(p) : a->dim * p->table_bytes) / a->unit_bytes);
-    a->tile_rows = tile_rows_of(a, num_sms);
-    a->row_tiles = (int32_t)tgl_ceil_div(a->row_units, LOOKUP_TILE);
+    a->tile_rows = tile_rows_of(a, tile, num_sms);
+    a->row_tiles = (int32_t)tgl_ceil_div(a->row_units, tile);
+    a->lane_units = (int32_t)tgl_ceil_div(tgl_min(tile, (int64_t)a->tile_rows * a->row_units), 32);
     a->num_tiles = a->row_tiles > 1 ? a->num_positions * a->row_tiles : tgl_ceil_div(a->num_positions, a->tile_rows);
+    a->has_factor_words =
+        a->dim / LOOKUP_GROUP % 4 == 0 && ((uint64_t)(uintptr_t)a->table_sf | (uint64_t)a->sf_stride) % 4 == 0;
     a->by_row_units = tgl_divisor_of(a->row_units);
     a->by_columns = tgl_divisor_of(a->num_columns);
     a->by_groups = tgl_divisor_of(tgl_max(1, a->dim / LOOKUP_GROUP));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * tgl_engram_grad_w_reduce, on every device of the tests: partials are added in order, and go crosswise to the
+ * tgl_engram_grad_w_reduce, on every device of the tests: partials are added in the order defined, and go crosswise to the
  * gradients of the two weights. test_gate_bwd.c has it behind the gate. */
 #include "gate_support.h"
 
@@ -62,22 +62,30 @@ TEST(one_is_added) /* in f32 */
     }
 }
 
-TEST(partials_in_order)
+/* Eight sums, of partials p, p + 8, ... in order, are added up in order: which of the small numbers are lost beside 2^24 shows
+ * when they were added to it. */
+TEST(order_of_sums)
 {
-    static float up[40], down[40];
-    for (int i = 0; i < 40; i++) up[i] = down[i] = 1;
-    up[0] = 16777216, down[39] = 16777216;
-    FOR_BACKENDS(b) {
-        float gh = 0, ge = 0;
-        reduce(b, 40, up, 1, 1, false, &gh, &ge, 1);
-        CHECK(gh == 16777216);
-        gh = ge = 0;
-        reduce(b, 40, down, 1, 1, false, &gh, &ge, 1);
-        CHECK(gh == 16777216 + 40);
-        gh = ge = 7;
-        reduce(b, 0, up, 1, 1, false, &gh, &ge, 1);
-        CHECK(gh == 7 && ge == 7);
-    }
+    static const struct {
+        int64_t partials, big_at;
+        int step; /* small numbers are at 0, step, ... */
+        float want;
+    } cases[] = {
+        { 8, 0, 1, 16777216 },       /* one after the other to the big one: all lost */
+        { 8, 7, 1, 16777216 + 8 },   /* 7, then the big one */
+        { 16, 0, 1, 16777216 + 14 }, /* one lost in its sum, then seven times 2 */
+        { 24, 0, 8, 16777216 },      /* of one sum, all lost */
+        { 24, 16, 8, 16777216 + 2 }, /* of one sum, 2, then the big one */
+        { 0, 0, 1, 0 },
+    };
+    FOR_BACKENDS(b)
+        for (size_t n = 0; n < sizeof cases / sizeof *cases; n++) {
+            float partial[24] = { 0 }, gh = 0, ge = 0;
+            for (int i = 0; i < 24; i += cases[n].step) partial[i] = 1;
+            partial[cases[n].big_at] = 16777216;
+            reduce(b, cases[n].partials, partial, 1, 1, false, &gh, &ge, 1);
+            CHECK(gh == cases[n].want && ge == cases[n].want);
+        }
 }
 
 static tgl_status call_again(void *context)
