@@ -126,13 +126,21 @@ static int64_t bytes(const case_problem *c)
     return 2 * out + (c->tensors[INDICES].name ? case_tensor_bytes(&c->tensors[INDICES]) : 0);
 }
 
+/* What the op's CPU reads from memory, the GPU would read over the bus. */
+static bool gather(const case_problem *c, case_gathered *which)
+{
+    const case_tensor *indices = &c->tensors[INDICES];
+    *which = (case_gathered){ TABLE, c->tensors[TABLE_SF].name ? TABLE_SF : -1, INDICES };
+    return case_is(c, "indices", "valid") && indices->dtype == TGL_I32 && !indices->on_host;
+}
+
 #define FLASH "num_columns=24 dim=256 num_rows=68000000 indices=valid" /* DeepSeek-V4.1-Flash */
 // clang-format off: lines of cases
 const case_op lookup_staged_cases = {
     "engram_lookup_staged",
     "num_tokens= num_columns=3 dim=256 num_rows=1000 sf=e8m0 indices=some index_dtype=i32 indices_at=device "
     "index_layout=tc row_begin=0 gap=0 sf_gap=0 index_gap=0 extra=0",
-    setup, run, oracle, bytes, NULL,
+    setup, run, oracle, bytes, NULL, .gather = gather,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_tokens=0,1,7,50 num_columns=0,1,24 dim=0,32,160",
         "num_tokens=9 sf=e8m0,ue8m0,record gap=0,24 sf_gap=0,3 row_begin=0,5000",
