@@ -27,8 +27,8 @@
 #define LOOKUP_GROUP 32 /* codes that share a scale factor */
 #define LOOKUP_THREADS 1024
 /* Units of a lane at a time, all in flight: 4 rows of 256 codes a warp, or 7 of the 264 bytes of packed ones. 8192 tokens
- * x 24 rows take 47.4 us as bf16, with 1, 3 or 4 units of 16 codes 51.7, 47.9 and 48.5, with 4 of 8 codes 49.3, and packed
- * 42.7, with 4 units 49.2 (H200, 2026-11). */
+ * x 24 of a million rows take 47.4 us as bf16, with 1, 3 or 4 units of 16 codes 51.7, 47.9 and 48.5, with 4 of 8 codes 49.3;
+ * packed 42.7, with 4 units 49.2 (H200, 2026-11). */
 #define LOOKUP_UNITS(form, bytes) ((form) == LOOKUP_PACKED ? 8 : LOOKUP_IS_E4M3(form) && (bytes) == 16 ? 2 : 4)
 #define LOOKUP_FEW_UNITS(form) ((form) == LOOKUP_PACKED ? 2 : 1)  /* of a row of 264 bytes; of 32 units */
 #define LOOKUP_TILE(form, bytes) (32 * LOOKUP_UNITS(form, bytes)) /* units of a warp */
