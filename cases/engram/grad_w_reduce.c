@@ -8,7 +8,7 @@ static tgl_status setup(case_problem *c)
     const int64_t shape[] = { case_int(c, "num_partials"), case_int(c, "num_streams"), case_int(c, "hidden") };
     const bool is_any = case_int(c, "bits");
     c->scalar = case_int(c, "zero_centered");
-    case_add(c, PARTIAL, "grad_w_partial", CASE_IN, TGL_F32, 3, shape);
+    case_add(c, PARTIAL, "grad_w_partial", CASE_IN, TGL_F32, 3, shape)->offset = case_int(c, "offset");
     case_add(c, WEIGHT_HIDDEN, "weight_hidden", CASE_IN, case_dtype(c, "dtype"), 2, shape + 1);
     case_add(c, WEIGHT_EMBED, "weight_embed", CASE_IN, case_dtype(c, "dtype"), 2, shape + 1);
     case_add(c, GRAD_HIDDEN, "grad_weight_hidden", CASE_INOUT, TGL_F32, 2, shape + 1);
@@ -56,14 +56,15 @@ static int64_t bytes(const case_problem *c) /* two tensors are read and written 
 
 // clang-format off: lines of cases
 const case_op grad_w_reduce_cases = {
-    "engram_grad_w_reduce", "num_partials= num_streams=4 hidden= dtype=bf16 zero_centered=0 gap=0 bits=0", setup, run,
+    "engram_grad_w_reduce", "num_partials= num_streams=4 hidden= dtype=bf16 zero_centered=0 gap=0 offset=0 bits=0", setup, run,
     oracle, bytes, NULL,
     .lists[CASE_CHECK] = CASE_LINES(
         "num_partials=0,1,2,3,7,8,9,33,131,148 num_streams=1,4 hidden=1,100,128 zero_centered=0,1",
         "num_partials=34 num_streams=0,1,3,8 hidden=0,1,127,129,576 dtype=bf16,f32 gap=0,1",
+        "num_partials=9 hidden=128 offset=1,2,4",
         "num_partials=5,40 hidden=130 bits=1 dtype=bf16,f32 zero_centered=0,1"),
     .lists[CASE_SLOW] = CASE_LINES("num_partials=66,132 hidden=2048,2560,3072,4096,6144,7168 dtype=bf16,f32",
-                                   "num_partials=1 num_streams=70000 hidden=64"),
+                                   "num_partials=9 num_streams=70000 hidden=4"),
     .lists[CASE_BENCH] = CASE_LINES("num_partials=66 hidden=7168,5120", "num_partials=132 hidden=2560",
                                     "num_partials=132 hidden=4096,7168"),
     .lists[CASE_KERNELS] = CASE_LINES("num_partials=66 hidden=7168 dtype=bf16,f32 zero_centered=0,1"),

@@ -243,7 +243,8 @@ static bool gather(const case_problem *c, case_gathered *which)
 {
     const case_tensor *sf = &c->tensors[TABLE_SF];
     *which = (case_gathered){ TABLE, sf->name && sf->ndim == 2 ? TABLE_SF : -1, INDICES };
-    return c->tensors[TABLE].on_host && c->tensors[INDICES].name && c->tensors[INDICES].dtype == TGL_I32 &&
+    return c->tensors[TABLE].on_host && case_is(c, "row_begin", "0") && c->tensors[INDICES].name &&
+           c->tensors[INDICES].dtype == TGL_I32 &&
            (case_is(c, "indices", "valid") || case_is(c, "indices", "zipf") || case_is(c, "indices", "sorted"));
 }
 
@@ -279,6 +280,8 @@ const case_op lookup_cases = {
         "num_tokens=17 dtype=bf16,f32,f16 out=bf16,same dim=64,100 offset=0,1,2,4 out_offset=0,1,4 gap=0,1,4",
         "num_tokens=18 sf=record out=bf16,packed,gemm num_columns=5 dim=64,256 gap=0,24,120,1 at=device,host",
         "num_tokens=300 sf=e8m0 out=bf16,packed,gemm num_sms=0,1,2,16 at=device,host",
+        "num_tokens=6 num_columns=1,2,3 dim=32,64,160 sf=e8m0 out=gemm sf_gap=1,2,3",
+        "num_tokens=6 num_columns=1,2,3 dim=128 sf=e8m0 out=gemm sf_offset=0,1,2",
         "num_tokens=4200 num_columns=1 dim=128 sf=e8m0 out=gemm num_sms=1 sf_gap=0,3", /* many factors for a block */
         "num_tokens=1,40 num_columns=24 dim=256 sf=e8m0 num_sms=144115188075855872,9223372036854775807", /* 2^57, 2^63 - 1 */
         "num_tokens=13 at=host dtype=bf16,f32,f16 out=bf16 constant_table=1",

@@ -126,12 +126,13 @@ static int64_t bytes(const case_problem *c)
     return 2 * out + (c->tensors[INDICES].name ? case_tensor_bytes(&c->tensors[INDICES]) : 0);
 }
 
-/* What the op's CPU reads from memory, the GPU would read over the bus. */
+/* The rows that the CPU's threads read from memory, read by the GPU over the bus instead. */
 static bool gather(const case_problem *c, case_gathered *which)
 {
     const case_tensor *indices = &c->tensors[INDICES];
     *which = (case_gathered){ TABLE, c->tensors[TABLE_SF].name ? TABLE_SF : -1, INDICES };
-    return case_is(c, "indices", "valid") && indices->dtype == TGL_I32 && !indices->on_host;
+    return case_is(c, "indices", "valid") && case_is(c, "row_begin", "0") && indices->dtype == TGL_I32 &&
+           !indices->on_host;
 }
 
 #define FLASH "num_columns=24 dim=256 num_rows=68000000 indices=valid" /* DeepSeek-V4.1-Flash */

@@ -25,6 +25,8 @@
  * are longer the first tokens read entries that the last ones write. What the first rows of a chain read of the ring,
  * one block reads (tiles shift their ends), and each of its threads writes these entries after it has read them: the
  * last tokens of such chunks follow the tile's as rows that have no result. */
+#include "device/integer.cuh"
+#include "device/reduce.cuh"
 #include "engram/gate_conv_fwd.h"
 #define MAX_NGRAM 0
 #define ID_BYTES 4
@@ -204,9 +206,7 @@ DEV i64 count_late(const walk &k)
 #pragma unroll 1
     for (i32 n = PAST_ROWS + threadIdx.x % 32; n < k.tile_end; n += 32)
         if (is_late_head(k, n)) sum += late_count(k, n);
-#pragma unroll
-    for (int half = 16; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
-    return sum;
+    return lanes_sum_by_halves<32>(sum);
 }
 
 /* x, k, v and what the parts tell each other. */
@@ -330,8 +330,7 @@ template <int N> DEV void add_lanes(float (&v)[N])
             v[i] = kept + __shfl_xor_sync(FULL, sent, half);
         }
     }
-#pragma unroll
-    for (int h = 16 / N; h > 0; h /= 2) v[0] += __shfl_xor_sync(FULL, v[0], h);
+    v[0] = lanes_sum_by_halves<32 / N>(v[0]);
 }
 
 struct row {
@@ -478,7 +477,7 @@ DEV float add_in_order(float of_line, int count)
 /* The groups of all parts; lane i has that of group i of this one. */
 DEV float add_parts(const walk &k, float of_line, int count, u32 told, u32 mark, u32 parity)
 {
-    const u32 lane = threadIdx.x % 32, groups = ((u32)k.a.hidden / CONV_VECTOR + CONV_GROUP - 1) / CONV_GROUP;
+    const u32 lane = threadIdx.x % 32, groups = ceil_div((u32)k.a.hidden / CONV_VECTOR, CONV_GROUP);
     if (lane == 0) mbar_expect(mark + SQUARED, 16 * groups);
     if ((int)lane < count)
 #pragma unroll
@@ -493,7 +492,7 @@ DEV float add_parts(const walk &k, float of_line, int count, u32 told, u32 mark,
  * loaded before the first is stored; sums go where k was. */
 DEV float let_in(const walk &k, const row &r, u32 from, u32 lines, float gate, u32 mark, u32 parity)
 {
-    const int groups = (r.count + CONV_GROUP - 1) / CONV_GROUP;
+    const int groups = ceil_div(r.count, CONV_GROUP);
 #pragma unroll 1
     for (int g = 0; g < groups; g += LINE_BATCH) {
         const int mine = g * CONV_GROUP + r.lane;

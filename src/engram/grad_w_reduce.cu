@@ -3,11 +3,11 @@
  *   computes  G = sum of partials; grad_weight_hidden += G * weight_embed, grad_weight_embed += G * weight_hidden
  *   launch    grid (chunks of GRAD_W_COLUMNS columns, at most 65535 streams, over which blocks stride), block
  *             GRAD_W_THREADS: GRAD_W_LANES threads sum a chain of partials, then one thread per column adds the chains.
- *             (With 132 partials of 4 x 7168, half or twice the chains or the columns of a block take 1 to 7 % longer on an
- *             H200, 2026-11, one chain a column and 64 partials ahead 9 %)
+ *             (With 132 partials of 4 x 7168, half or twice the chains or the columns of a block take up to 7 % longer on an H200,
+ *             2026-11, one chain a column and 64 partials ahead 9 %)
  *   moves     4 bytes per element of partials, 20 of a weight
  *   macros    IS_BF16 0, 1: the weights' dtype, otherwise f32; ZERO_CENTERED 0, 1: they are stored minus 1 */
-#include "device/ptx.cuh"
+#include "device/integer.cuh"
 #include "engram/grad_w_reduce.h"
 
 static_assert((IS_BF16 == 0 || IS_BF16 == 1) && (ZERO_CENTERED == 0 || ZERO_CENTERED == 1), "a macro is out of range");
@@ -36,16 +36,17 @@ DEV void sum_elements(const float *from, i64 step, i64 count, i64 columns, float
             if (i < columns) sum[i] += from[j * step + i];
 }
 
-/* One block an SM: otherwise the compiler saves registers, and 5 loads of a thread instead of GRAD_W_AHEAD are in flight. */
-extern "C" __global__ void __launch_bounds__(GRAD_W_THREADS, 1)
+/* At least two blocks an SM, and no more: by default the compiler saves registers (48), and 5 loads of a thread instead of
+ * GRAD_W_AHEAD are in flight. */
+extern "C" __global__ void __launch_bounds__(GRAD_W_THREADS, 2)
     grad_w_reduce(const __grid_constant__ grad_w_reduce_args a)
 {
     SHARED(float[GRAD_W_CHAINS][GRAD_W_COLUMNS], sums);
     const int chain = (int)threadIdx.x / GRAD_W_LANES, column = (int)threadIdx.x % GRAD_W_LANES * 4;
     const i64 first = (i64)blockIdx.x * GRAD_W_COLUMNS, i = first + threadIdx.x, columns = a.hidden - first - column;
     const i64 size = a.num_streams * a.hidden, step = GRAD_W_CHAINS * size;
-    const i64 count = (a.num_partials - chain + GRAD_W_CHAINS - 1) / GRAD_W_CHAINS; /* of the chain */
-    const bool has_column = threadIdx.x < GRAD_W_COLUMNS && i < a.hidden;           /* whose chains the thread adds */
+    const i64 count = ceil_div(a.num_partials - chain, GRAD_W_CHAINS);    /* of the chain */
+    const bool has_column = threadIdx.x < GRAD_W_COLUMNS && i < a.hidden; /* whose chains the thread adds */
     pdl_wait();
     pdl_trigger();
 #pragma unroll 1

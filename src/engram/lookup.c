@@ -119,8 +119,8 @@ tgl_signature tgl_engram_lookup_packed_signature =
 
 /* ---- launch ---- */
 
-/* The largest unit to which all rows, of the table and of out, are aligned. No store has more than 16 bytes: if a unit
- * becomes 32, two neighbouring lanes store theirs together, and both are of one row. */
+/* The largest unit to which all rows, of the table and of out, are aligned. A store has at most 16 bytes. If a unit
+ * becomes 32, two neighbouring lanes store theirs together, so both must be of one row. */
 static int unit_of(const problem *p)
 {
     const lookup_args *a = &p->args;
@@ -168,7 +168,7 @@ static tgl_shape shape(void *context, const tgl_target *target)
     a->num_positions = a->num_tokens * a->num_columns;
     a->is_flat = a->num_tokens == 1 || (has_flat_indices && has_flat_out);
     a->unit_bytes = unit_of(p);
-    const int64_t tile = LOOKUP_TILE(p->form, a->unit_bytes);
+    const int64_t tile = 32 * LOOKUP_UNITS(p->form, a->unit_bytes, target->architecture); /* units of a warp */
     a->row_units = (int32_t)((p->form == LOOKUP_PACKED ? out_row_bytes(p) : a->dim * p->table_bytes) / a->unit_bytes);
     a->tile_rows = tile_rows_of(a, tile, num_sms);
     a->row_tiles = (int32_t)tgl_ceil_div(a->row_units, tile);

@@ -5,7 +5,7 @@
  *   launch    grid at most num_sms blocks, which stride over tiles; block up to LOOKUP_THREADS: an SM is full with one
  *   moves     rows and their scale factors, indices, out, each once
  *   macros    FORM LOOKUP_COPY .. LOOKUP_F32 */
-#include "device/ptx.cuh"
+#include "device/integer.cuh"
 #include "engram/lookup.h"
 #include "quant/common/decode.cuh"
 static_assert(FORM >= LOOKUP_COPY && FORM <= LOOKUP_F32, "FORM is one of lookup.h's");
@@ -188,7 +188,7 @@ template <int BYTES, int UNITS> DEV void put_rows(const lookup_args &a)
 template <int BYTES> DEV void put_tiles(const lookup_args &a)
 {
     if (a.lane_units <= LOOKUP_FEW_UNITS(FORM)) put_rows<BYTES, LOOKUP_FEW_UNITS(FORM)>(a);
-    else put_rows<BYTES, LOOKUP_UNITS(FORM, BYTES)>(a);
+    else put_rows<BYTES, LOOKUP_UNITS(FORM, BYTES, __CUDA_ARCH__ / 10)>(a);
 }
 
 /* ---- scale factors, as an FP8 GEMM takes them ---- */
@@ -219,7 +219,7 @@ DEV u32 gathered(const lookup_args &a, i64 token, i64 at)
  * Consecutive threads have consecutive tokens. */
 DEV void put_factors(const lookup_args &a)
 {
-    const i64 count = a.num_columns * (a.dim / LOOKUP_GROUP), total = a.num_tokens * ((count + 3) / 4);
+    const i64 count = a.num_columns * (a.dim / LOOKUP_GROUP), total = a.num_tokens * ceil_div(count, 4);
     const i64 step = (i64)gridDim.x * blockDim.x;
 #pragma unroll 1
     for (i64 first = (i64)blockIdx.x * blockDim.x + threadIdx.x; first < total; first += LOOKUP_WORDS * step) {

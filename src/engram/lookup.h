@@ -17,7 +17,8 @@
 #define LOOKUP_F16 4    /* rounded to bf16 */
 #define LOOKUP_F32 5
 
-/* Bytes of a unit that a kernel of this form has code for: not all, so that it compiles fast. Of 264 bytes a row, 8. */
+/* Bytes of a unit that a kernel of this form has code for: not all, so that it compiles fast. (8: for records of 264
+ * bytes.) */
 #define LOOKUP_HAS_UNIT(form, bytes)                                                 \
     ((form) <= LOOKUP_PACKED || (bytes) == 16 || (bytes) == LOOKUP_MIN_UNIT(form) || \
      (LOOKUP_IS_E4M3(form) && (bytes) == 8))
@@ -26,13 +27,13 @@
 
 #define LOOKUP_GROUP 32 /* codes that share a scale factor */
 #define LOOKUP_THREADS 1024
-/* Units of a lane at a time, all in flight: 4 rows of 256 codes a warp, or 7 of the 264 bytes of packed ones. 8192 tokens
- * x 24 of a million rows take 47.4 us as bf16, with 1, 3 or 4 units of 16 codes 51.7, 47.9 and 48.5, with 4 of 8 codes 49.3;
- * packed 42.7, with 4 units 49.2 (H200, 2026-11). */
-#define LOOKUP_UNITS(form, bytes) ((form) == LOOKUP_PACKED ? 8 : LOOKUP_IS_E4M3(form) && (bytes) == 16 ? 2 : 4)
-#define LOOKUP_FEW_UNITS(form) ((form) == LOOKUP_PACKED ? 2 : 1)  /* of a row of 264 bytes; of 32 units */
-#define LOOKUP_TILE(form, bytes) (32 * LOOKUP_UNITS(form, bytes)) /* units of a warp */
-#define LOOKUP_WORDS 4                                            /* of scale factors that a thread has in flight */
+/* Units of a lane at a time, all in flight: a warp has 4 rows of 256 codes, 8 that are copied, or 7 of the 264 bytes of
+ * packed ones. 8192 tokens x 24 of a million rows take 47.4 us as bf16, with 1, 3 or 4 units of 16 codes 51.7, 47.9 and
+ * 48.5, with 4 of 8 codes 49.2; packed 42.7, with 4 units 49.2 (H200, 2026-11). On sm_100 and sm_103, 8 units spill. */
+#define LOOKUP_UNITS(form, bytes, architecture) \
+    ((form) == LOOKUP_PACKED ? (architecture) / 10 == 10 ? 4 : 8 : (LOOKUP_IS_E4M3(form) && (bytes) == 16 ? 2 : 4))
+#define LOOKUP_FEW_UNITS(form) ((form) == LOOKUP_PACKED ? 2 : 1) /* where rows are few; 264 bytes are 33 units */
+#define LOOKUP_WORDS 4                                           /* of scale factors that a thread has in flight */
 
 /* Strides are in bytes, but for those of indices. A unit is what a lane loads at once: unit_bytes of a row of the
  * table. A tile is tile_rows rows, or one of row_tiles parts of a row. */

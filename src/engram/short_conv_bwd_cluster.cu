@@ -20,6 +20,8 @@
  *
  * Positions of a chain are counted so that turns with results begin at 2 * TURN. If all that a turn reaches is in one
  * request, it is steady: no token is looked at, and the unrolled loop moves nothing in the window. */
+#include "device/integer.cuh"
+#include "device/reduce.cuh"
 #include "engram/common/short_conv.cuh"
 #include "engram/short_conv_bwd.h"
 #define MAX_NGRAM 0
@@ -232,13 +234,7 @@ DEV float product_sum(const place &k, const float (&scaled)[VECTOR], const uint2
 
 /* Trees over the lanes for the rows of a turn, of which the first step has been done for two and two: a lane has the
  * sum of row_of_lane(). */
-DEV float trees(float first_two, float last_two)
-{
-    float sum = add_halves(first_two, last_two, 8);
-#pragma unroll
-    for (int half = 4; half > 0; half /= 2) sum += __shfl_xor_sync(FULL, sum, half);
-    return sum;
-}
+DEV float trees(float first_two, float last_two) { return lanes_sum_by_halves<8>(add_halves(first_two, last_two, 8)); }
 DEV u32 row_of_lane(void) { return (threadIdx.x >> 4 & 1) + (threadIdx.x >> 2 & 2); }
 DEV float of_row(float v, int row) { return __shfl_sync(FULL, v, row % 2 * 16 + row / 2 * 8); }
 
@@ -458,7 +454,7 @@ DEV void run_chain(const short_conv_bwd_args &a, const place &k, const weights &
         const u32 free = c.oldest;
         c.oldest = c.before, c.before = c.turn, c.turn = free;
     }
-    if (sent != NONE) finish_any(a, k, c, 2 * TURN + (count + TURN - 1) / TURN * TURN);
+    if (sent != NONE) finish_any(a, k, c, 2 * TURN + ceil_div(count, TURN) * TURN);
     number = c.number;
 }
 

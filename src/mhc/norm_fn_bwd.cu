@@ -9,6 +9,7 @@
  *             16 columns. The last block of a slice adds the groups
  *   moves     4 bytes per column of a token, 6 if it accumulates; partial sums
  *   macros    ROWS 1..80: rows of fn; ACCUMULATE, HAS_WEIGHT 0, 1; HAS_VECTORS 0, 1: as common/rows.cuh says */
+#include "device/integer.cuh"
 #include "mhc/norm_fn_bwd.cuh"
 
 static_assert(ROWS >= 1 && ROWS <= PROJECTION_MAX_ROWS && (ACCUMULATE == 0 || ACCUMULATE == 1) &&
@@ -133,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_THREADS, 1)
     SHARED(u32, is_last);
     shared &s = *(shared *)memory;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, quad = lane / 4, q = lane % 4;
-    const i64 slices = (a.hidden + COLUMNS - 1) / COLUMNS, stream = blockIdx.x / slices;
+    const i64 slices = ceil_div(a.hidden, COLUMNS), stream = blockIdx.x / slices;
     const i64 column = blockIdx.x % slices * COLUMNS, columns = a.num_streams * a.hidden;
     const i64 begin = blockIdx.y * a.group, end = min(begin + a.group, a.num_tokens);
     const int local = 16 * warp; /* this warp's columns of the slice */

@@ -11,6 +11,7 @@
  *             tokens, from L2
  *   macros    ROWS 1..32: rows of fn; ACCUMULATE, HAS_WEIGHT 0, 1 */
 #define HAS_VECTORS 1
+#include "device/integer.cuh"
 #include "mhc/norm_fn_bwd.cuh"
 
 static_assert(ROWS >= 1 && ROWS <= NORM_FN_BWD_RING_ROWS && (ACCUMULATE == 0 || ACCUMULATE == 1) &&
@@ -254,7 +255,7 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_RING_THREADS, BLOCKS)
     const u32 tiles = shared_address(s.tiles);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, quad = lane / 4, q = lane % 4;
     const u32 groups = (u32)a.num_groups, group = blockIdx.x % groups, number = blockIdx.x / groups;
-    const u32 slices = (u32)((a.hidden + COLUMNS - 1) / COLUMNS), stream = number / slices;
+    const u32 slices = (u32)ceil_div(a.hidden, COLUMNS), stream = number / slices;
     const i64 first_column = (i64)(number % slices) * COLUMNS;
     slice w;
     w.first = group * a.group;
@@ -262,7 +263,7 @@ extern "C" __global__ void __launch_bounds__(NORM_FN_BWD_RING_THREADS, BLOCKS)
     w.x = a.residual.data + w.first * a.residual.token + stream * a.residual.stream + first_column;
     w.grad = a.grad_residual.data + w.first * a.grad_residual.token + stream * a.grad_residual.stream + first_column;
     w.columns = a.hidden - first_column;
-    const int num_tiles = (w.count + TOKENS - 1) / TOKENS;
+    const int num_tiles = ceil_div(w.count, TOKENS);
     float sums[ROW_TILES][4][4];
     u32 fn[4][ROW_TILES][2];
     numbers of_token;

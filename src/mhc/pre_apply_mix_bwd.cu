@@ -5,6 +5,7 @@
  *   launch    grid num_tokens (blocks stride), block up to ROWS_MAX_THREADS, a unit of 8 columns per thread and sweep
  *   moves     2 * (1 + 2 * STREAMS) bytes per column, 2 * STREAMS more if it accumulates
  *   macros    STREAMS 1..8; HAS_VECTORS 0, 1: as common/rows.cuh says; ACCUMULATE 0, 1 */
+#include "device/integer.cuh"
 #include "mhc/common/rows.cuh"
 #include "mhc/pre_apply_mix_bwd.h"
 
@@ -21,8 +22,8 @@ extern "C" __global__ void __launch_bounds__(ROWS_MAX_THREADS, BLOCKS)
 {
     SHARED(row_sums<STREAMS>, sums);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = (int)blockDim.x / 32;
-    const i64 units = (a.hidden + ROWS_UNIT - 1) / ROWS_UNIT;
-    const i64 spans = units <= ROWS_SPAN ? 1 : (units + ROWS_SPAN - 1) / ROWS_SPAN;
+    const i64 units = ceil_div(a.hidden, ROWS_UNIT);
+    const i64 spans = units <= ROWS_SPAN ? 1 : ceil_div(units, ROWS_SPAN);
     pdl_wait();
 #pragma unroll 1
     for (i64 t = blockIdx.x; t < a.num_tokens; t += gridDim.x) {

@@ -10,6 +10,7 @@
  *   macros    STREAMS 1..8; ROWS 1..80: rows of fn; SEGMENTS 1, 2, 4, 8, 16; HAS_WEIGHT 0, 1: with a gain; GROUPS 0
  *             (mixes alone), 1 (pre), 2 (and post), 3 (and comb); PARTS 0, 1: sums in parts instead of mixes, with
  *             GROUPS 0; HAS_VECTORS 0, 1: as common/rows.cuh says, and rows of fn too */
+#include "device/integer.cuh"
 #include "mhc/common/rows.cuh"
 #include "mhc/pre_fwd.h"
 
@@ -236,7 +237,7 @@ DEV void norm_unit(const pre_fwd_args &a, i64 token, i64 first, float rstd)
 DEV void collapse(const pre_fwd_args &a, i64 token, const float *pre, tile_state &s)
 {
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, warps = THREADS / 32;
-    const i64 units = (a.hidden + ROWS_UNIT - 1) / ROWS_UNIT, spans = (units + ROWS_SPAN - 1) / ROWS_SPAN;
+    const i64 units = ceil_div(a.hidden, ROWS_UNIT), spans = ceil_div(units, ROWS_SPAN);
 #pragma unroll 1
     for (i64 span = 0; span < spans; span++) {
 #pragma unroll 1

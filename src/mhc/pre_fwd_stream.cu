@@ -28,7 +28,8 @@
  * have: those of tile k + STAGES are made after all blocks have sent its sums, so have applied tile k.
  * On an H200 (2026-11) 7 clusters of 16 fit; 4096 x 7168 takes 86 us, with mixes alone 73; 4096 x 4096 51 and 43 (70
  * when sums went to all blocks and each made all gates). Further tokens come at 3.9 TB/s, of 4.3 that a copy has. */
-#include "device/ptx.cuh"
+#include "device/integer.cuh"
+#include "device/reduce.cuh"
 #include "mhc/common/projection.cuh"
 #include "mhc/pre_fwd.cuh"
 
@@ -254,9 +255,7 @@ DEV void run_products(const pre_fwd_args &a, const place &p)
                 of_squares[1] = fmaf(high, high, of_squares[1]);
             }
         }
-        float square = of_squares[0] + of_squares[1];
-        square += __shfl_xor_sync(FULL, square, 1);
-        square += __shfl_xor_sync(FULL, square, 2);
+        const float square = lanes_sum<4>(of_squares[0] + of_squares[1]);
         const int b = k % 2;
         if (GROUPS == 0) { /* no one reads the stage again */
             __syncwarp();
@@ -315,9 +314,7 @@ DEV void send_squares(const place &p, int k, int tid, float (&squares)[4])
 {
     const int owner = k % SEGMENTS, unit = tid % UNITS, token = tid / UNITS;
 #pragma unroll
-    for (int i = 0; i < TILE / PASS; i++)
-#pragma unroll
-        for (int d = 1; d < 8; d *= 2) squares[i] += __shfl_xor_sync(FULL, squares[i], d);
+    for (int i = 0; i < TILE / PASS; i++) squares[i] = lanes_sum<8>(squares[i]);
     if (unit % 8 == 0 && tid < PASS * UNITS)
         cluster_store_async(cluster_map(p.memory + AT_SQUARES + ((p.rank * PIECES + unit / 8) * PASS + token) * 16,
                                         owner),
@@ -579,9 +576,7 @@ DEV void sinkhorn(float (&column)[STREAMS], int o, int repeat, float eps)
         float top = fmaxf(column[i], __shfl_xor_sync(FULL, column[i], 1));
         top = fmaxf(top, __shfl_xor_sync(FULL, top, 2));
         column[i] = tgl_exp(column[i] - top);
-        float sum = column[i] + __shfl_xor_sync(FULL, column[i], 1);
-        sum += __shfl_xor_sync(FULL, sum, 2);
-        column[i] = tgl_fma(column[i], mhc_rcp(sum), eps);
+        column[i] = tgl_fma(column[i], mhc_rcp(lanes_sum<4>(column[i])), eps);
     }
 #pragma unroll
     for (int k = 0; k < STREAMS; k++) { /* element o of column k is that of row o in lane k */
@@ -689,10 +684,10 @@ DEV void run(const pre_stream_args &a)
 {
     SHARED_DYNAMIC(memory, 1024);
     const int warp = (int)threadIdx.x / 32, clusters = (int)gridDim.x / SEGMENTS, cluster = (int)blockIdx.x / SEGMENTS;
-    const int tiles = (int)((a.args.num_tokens + TILE - 1) / TILE);
+    const int tiles = (int)ceil_div(a.args.num_tokens, TILE);
     const u32 base = shared_address(memory);
     const place p = { base,     base + AT_BARS, (int)blockIdx.x % SEGMENTS,
-                      clusters, cluster,        cluster < tiles ? (tiles - cluster + clusters - 1) / clusters : 0 };
+                      clusters, cluster,        cluster < tiles ? ceil_div(tiles - cluster, clusters) : 0 };
     const int i = (int)threadIdx.x - 32 * PRODUCTS; /* the mbarrier that this thread makes */
     prefetch_fn(a.args, p);                         /* it reads nothing, so may come before the wait */
     if (i == 0) tensor_prefetch((const tensor_map *)a.map);

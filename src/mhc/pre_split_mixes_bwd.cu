@@ -5,13 +5,14 @@
  *   moves     12 bytes per column and token; partial sums
  *   macros    STREAMS 1..8; GROUPS 1 (pre), 2 (and post), 3 (and comb) */
 #define THREADS GATES_BWD_THREADS(COLUMNS)
+#include "device/integer.cuh"
 #include "mhc/common/gates_bwd.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS) pre_split_mixes_bwd(const __grid_constant__ gates_bwd_args a)
 {
     SHARED(double[GATES_CHUNK_STRANDS][SUMS], sums);
     SHARED(u32, is_last);
-    const i64 num_chunks = (a.num_tokens + GATES_CHUNK - 1) / GATES_CHUNK;
+    const i64 num_chunks = ceil_div(a.num_tokens, GATES_CHUNK);
     pdl_wait();
     u32 before = 0; /* blocks that have started: fetched now, needed at the end */
     if (threadIdx.x == 0) before = atomic_inc_relaxed(a.started, gridDim.x - 1);

@@ -7,6 +7,7 @@
  *             memory of split_sinkhorn_bwd_bytes(STREAMS, repeat)
  *   moves     12 bytes per column and token; partial sums
  *   macros    STREAMS 1..8 */
+#include "device/integer.cuh"
 #include "mhc/common/tokens.cuh"
 #include "mhc/split_sinkhorn_bwd.h"
 
@@ -93,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     SHARED(matrices[GATES_CHUNK / 32], grads);
     SHARED(u32, is_last);
     const gates_bwd_args &g = a.gates;
-    const i64 num_chunks = (g.num_tokens + GATES_CHUNK - 1) / GATES_CHUNK;
+    const i64 num_chunks = ceil_div(g.num_tokens, GATES_CHUNK);
     pdl_wait();
     u32 before = 0; /* blocks that have started: fetched now, needed at the end */
     if (threadIdx.x == 0) before = atomic_inc_relaxed(g.started, gridDim.x - 1);

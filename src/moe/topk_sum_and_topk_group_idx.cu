@@ -11,6 +11,7 @@
  * GROUP_LANES neighbouring lanes share a group. Each keeps the best two of its scores, with LANE_VECTORS
  * vectors of four in flight; shuffles merge them. A group's place is the number of groups above it: its lanes
  * compare it with different groups and add up. */
+#include "device/reduce.cuh"
 #include "moe/common/index.cuh"
 #include "moe/common/topk.cuh"
 #include "moe/topk_sum_and_topk_group_idx.h"
@@ -79,8 +80,7 @@ extern "C" __global__ void __launch_bounds__(32 * TOKEN_BLOCK_WARPS, 4) topk_sum
             const u32 other = i + part, other_key = __shfl_sync(FULL, key, other * GROUP_LANES % 32);
             rank += other < MAX_GROUPS && (other_key > key || (other_key == key && other < group));
         }
-#pragma unroll
-        for (int d = 1; d < GROUP_LANES; d *= 2) rank += __shfl_xor_sync(FULL, rank, d);
+        rank = lanes_sum<GROUP_LANES>(rank);
         if (part == 0 && exists && rank < a.num_topk_groups)
             ((index_type *)a.group_idx)[t * a.num_topk_groups + rank] = (index_type)group;
     }

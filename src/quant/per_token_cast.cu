@@ -8,6 +8,7 @@
  *
  * GROUP_LANES lanes of a step have a block, or (f32) all lanes of several steps. Rows, columns and tiles are
  * below 2^31; addresses allow vectors. */
+#include "device/integer.cuh"
 #include "quant/per_token_cast.cuh"
 
 static_assert(BLOCK_COLS >= 16 && BLOCK_COLS <= 256 && (BLOCK_COLS & (BLOCK_COLS - 1)) == 0,
@@ -139,7 +140,7 @@ DEV tgl_token_cast token_cast_of(const tgl_few_cast &f)
     c.out = f.out;
     c.out_row_bytes = tgl_code_bytes(FORMAT, f.num_cols);
     c.sf = { f.sf, f.sf_stride, SF_KIND };
-    c.num_sf = (f.num_cols + BLOCK_COLS - 1) / BLOCK_COLS;
+    c.num_sf = ceil_div(f.num_cols, BLOCK_COLS);
     c.x_sf = f.x_sf;
     c.by_x_block_rows = f.by_x_block_rows;
     c.by_x_block_cols = f.by_x_block_cols;

@@ -9,6 +9,7 @@
 #ifndef TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 #define TEGULA_QUANT_SWIGLU_BACKWARD_AND_PER_TOKEN_CAST_CUH
 
+#include "device/reduce.cuh"
 #include "quant/common/encode.cuh"
 #include "quant/common/factors.cuh"
 #include "quant/common/swiglu.cuh"
@@ -46,8 +47,7 @@ DEV i32 row_of_slot(const backward_args &a, i64 slot)
 DEV void store_weight_grad(const backward_args &a, i64 slot, bool is_its_slot, float sum)
 {
     SHARED(float[BACKWARD_WARPS], of_warps);
-#pragma unroll
-    for (int offset = 16; offset; offset /= 2) sum += __shfl_xor_sync(FULL, sum, offset);
+    sum = lanes_sum_by_halves<32>(sum);
     if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = sum;
     __syncthreads();
     if (threadIdx.x == 0 && is_its_slot) {

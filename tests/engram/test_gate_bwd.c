@@ -360,7 +360,7 @@ TEST(fast_number_of_partials)
     CHECK_INT(tgl_engram_gate_num_partials(2560), 132);
     CHECK_INT(tgl_engram_gate_num_partials(512), 462);
     CHECK_INT(tgl_engram_gate_num_partials(448), 528);
-    CHECK_INT(tgl_engram_gate_num_partials(1), 528); /* not more: grad_w_reduce adds them one by one */
+    CHECK_INT(tgl_engram_gate_num_partials(1), 528); /* not more: grad_w_reduce reads them all */
     CHECK_INT(tgl_engram_gate_num_partials(0), 528);
 }
 

@@ -62,8 +62,8 @@ TEST(one_is_added) /* in f32 */
     }
 }
 
-/* Eight sums, of partials p, p + 8, ... in order, are added up in order: which of the small numbers are lost beside 2^24 shows
- * when they were added to it. */
+/* Eight sums (partials p, p + 8, ...) are added up in order. Which of the small numbers are lost shows when they were added
+ * to 2^24. */
 TEST(order_of_sums)
 {
     static const struct {

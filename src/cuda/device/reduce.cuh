@@ -8,7 +8,7 @@
 
 /* The sum over LANES_ neighbours, in all of them (adding is commutative, so all have the same bits): first those next to
  * each other, last the two halves. */
-template <int LANES_> DEV float lanes_sum(float v)
+template <int LANES_, class T_> DEV T_ lanes_sum(T_ v)
 {
 #pragma unroll
     for (int d = 1; d < LANES_; d *= 2) v += __shfl_xor_sync(FULL, v, d);
@@ -16,7 +16,7 @@ template <int LANES_> DEV float lanes_sum(float v)
 }
 
 /* The same, but first lane i of one half and lane i of the other, last those next to each other. */
-template <int LANES_> DEV float lanes_sum_by_halves(float v)
+template <int LANES_, class T_> DEV T_ lanes_sum_by_halves(T_ v)
 {
 #pragma unroll
     for (int half = LANES_ / 2; half > 0; half /= 2) v += __shfl_xor_sync(FULL, v, half);

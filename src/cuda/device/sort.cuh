@@ -3,7 +3,7 @@
 #ifndef TEGULA_SORT_CUH
 #define TEGULA_SORT_CUH
 
-#include "device/ptx.cuh"
+#include "device/integer.cuh"
 #include "device/warp.cuh"
 
 #define SORT_BITS 8                                      /* of a bin's number */
@@ -112,8 +112,8 @@ DEV void sort_pass(const ENTRY *from, u32 count, u32 *counts, BIN bin_of, START 
 template <class ENTRY, class KEY>
 DEV ENTRY *sort_by_digits(ENTRY *x, ENTRY *y, u32 count, KEY low, u32 bits, u32 *counts)
 {
-    const u32 num_digits = (bits + SORT_BITS - 1) / SORT_BITS;
-    const u32 of_digit = num_digits ? (bits + num_digits - 1) / num_digits : 0;
+    const u32 num_digits = ceil_div(bits, SORT_BITS);
+    const u32 of_digit = num_digits ? ceil_div(bits, num_digits) : 0;
 #pragma unroll 1
     for (u32 digit = 0; digit < num_digits; digit++) {
         const u32 shift = digit * of_digit, mask = (1u << of_digit) - 1;

@@ -16,6 +16,7 @@
 #ifndef TEGULA_MOE_GATE_CUH
 #define TEGULA_MOE_GATE_CUH
 
+#include "device/reduce.cuh"
 #include "moe/common/gate.h"
 #include "moe/common/gate_slots.cuh"
 #include "moe/common/short_keys.cuh"
@@ -415,8 +416,7 @@ DEV tgl_softmax softmax_of_values(const values &logits)
     /* NaN becomes -inf and adds 0; if the max is -inf, all scores are NaN anyway */
 #pragma unroll
     for (int i = 0; i < LANE_EXPERTS; i++) s.sum += expf(fmaxf(logits.x[i], MINUS_INFINITY) - s.max);
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) s.sum += __shfl_xor_sync(FULL, s.sum, d);
+    s.sum = lanes_sum_by_halves<32>(s.sum);
     return s;
 }
 

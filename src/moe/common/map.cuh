@@ -4,6 +4,7 @@
 #ifndef TEGULA_MOE_MAP_CUH
 #define TEGULA_MOE_MAP_CUH
 
+#include "device/integer.cuh"
 #include "device/warp.cuh"
 #include "moe/common/map.h"
 
@@ -172,7 +173,7 @@ DEV map_words map_words_of(const tgl_map &m, u32 marks, u32 lane)
     const i32 runs = MAP_RUNS((u32)m.num_pairs);
     if (runs <= 32) return map_words_of<1, 6>(marks, runs, lane);
     if (runs <= 64) return map_words_of<2, 7>(marks, runs, lane);
-    const i32 per_lane = (runs + 31) / 32, begin = min((i32)lane * per_lane, runs);
+    const i32 per_lane = ceil_div(runs, 32), begin = min((i32)lane * per_lane, runs);
     const i32 end = min(begin + per_lane, runs);
     u32 pairs = 0;
 #pragma unroll 1

@@ -3,7 +3,7 @@
 #ifndef TEGULA_MOE_SCORE_CUH
 #define TEGULA_MOE_SCORE_CUH
 
-#include "device/ptx.cuh"
+#include "device/reduce.cuh"
 #include "moe/common/score.h"
 #include "numerics/rank.h"
 
@@ -24,8 +24,7 @@ DEV tgl_softmax softmax_of_row(const float *row, u32 num_experts, u32 lane)
             const float x = first + j < num_experts ? row[first + j] : __uint_as_float(0x7fffffff);
             s.sum += x == x ? expf(x - s.max) : 0.0f;
         }
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) s.sum += __shfl_xor_sync(FULL, s.sum, d);
+    s.sum = lanes_sum_by_halves<32>(s.sum);
     return s;
 }
 
