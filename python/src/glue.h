@@ -136,8 +136,9 @@ typedef struct {
 } memo;
 
 typedef struct {
-    const char *text, *doc;          /* doc: for row_help.py, which makes the docstring */
-    const char *face;                /* arguments of the public function; NULL: those of the text */
+    const char *text, *doc; /* doc: for row_help.py, which makes the docstring */
+    const char *op;         /* for signature_text.py, where the row's name does not begin with that of its op */
+    const char *face;       /* arguments of the public function; NULL: those of the text */
     bool (*check)(const void *args); /* what the op itself cannot check; sets an exception */
     tgl_status (*call)(const void *args);
     size_t (*workspace)(const void *args); /* bytes wanted on CUDA; NULL: none */

@@ -338,6 +338,7 @@ static op_row rows[] = {
       .call = call_cast_back },
     { .text = "per_token_cast_back(x[T, W], x_sf[A, B], fmt: {bf16|fp32}, num_per_channels: int, "
               "x_special_fmt: {e5m6}? = None) -> out: fmt[T, W * 2 / 3] if x_special_fmt else fmt[T, W * x]",
+      .op = "cast_back",
       .face = "x & x_sf, fmt, num_per_channels, x_special_fmt",
       .doc = "cast_back with blocks of 1 x num_per_channels.",
       .check = check_per_token_cast_back,

@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional
 _SPACE = re.compile(r"[\s\\]*")
 _TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|(\w+)')
 _MACRO = re.compile(r"^#define (\w+)(?:\(([^)]*)\))?((?:.*\\\n)*.*)$", re.MULTILINE)
-_FIELD = re.compile(r"\.(text|face|doc|is_wrapped) =")
+_FIELD = re.compile(r"\.(text|op|face|doc|is_wrapped) =")
 _PARAM = re.compile(r"(?P<name>\w+)(?:\[(?P<dims>[^]]*)\](?P<opt>\??)(?P<write>!?)|"
                     r": (?P<kind>\{[^}]*\}|\w+)(?P<none>\??)(?: = (?P<default>[^,]+))?)")
 _RESULT = re.compile(r"(\w+): (\w+)\[([^];]*)(?:;[^]]*)?\](?: if (\w+) else (\w+)\[([^];]*)(?:;[^]]*)?\])?")
@@ -43,6 +43,7 @@ class Row(NamedTuple):
     text: str
     name: str
     module: str
+    op: str                 # of the library; "": its name begins that of the row
     doc: str
     is_wrapped: bool        # its public function is in Python
     params: list
@@ -114,12 +115,12 @@ def _arguments_of(face, params):
     return arguments, len(arguments) if num_positions is None else num_positions
 
 
-def _row_of(module, text, face="", doc="", is_wrapped=""):
+def _row_of(module, text, op="", face="", doc="", is_wrapped=""):
     name, params, results = re.fullmatch(r"(\w+)\((.*)\) -> (.*)", text).groups()
     params = _params_of(params)
     results = [Result(name, dtype, _split(size), chosen_by, other_dtype, _split(other_size))
                for name, dtype, size, chosen_by, other_dtype, other_size in _RESULT.findall(results)]
-    return Row(text, name, module, doc.encode().decode("unicode_escape"), is_wrapped == "true", params, results,
+    return Row(text, name, module, op, doc.encode().decode("unicode_escape"), is_wrapped == "true", params, results,
                *_arguments_of(face, params))
 
 

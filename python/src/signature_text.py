@@ -5,12 +5,6 @@ import re
 
 _FORM = re.compile(rb"(?<=\0)(?:moe_|quant_)?(\w+)\((\w+: [ -~]*?)\)(?: -> ([ -~]*?))?(?: where [ -~]*)?(?=\0)")
 TENSOR = re.compile(r"(\w+): (\([^)]*\)|[\w|]+)\[([^]]*)\]([?!]*)([\w ]*)")     # name, dtypes, sizes, marks, layout
-# Of rows of Python whose names do not begin with that of their op.
-_OTHER_NAMES = {"per_token_cast_back": "cast_back", "short_conv": "engram_short_conv_fwd",
-                "short_conv_alone": "engram_short_conv_fwd", "short_conv_bwd": "engram_short_conv_bwd",
-                "engram_gate_scores": "engram_gate_fwd", "engram_gate_kv_fwd": "engram_gate_fwd",
-                "engram_gate_kv_fwd_alone": "engram_gate_fwd", "engram_gate_kv_fwd_inplace": "engram_gate_fwd",
-                "engram_gate_kv_bwd": "engram_gate_bwd"}
 
 
 def read_signatures(library):
@@ -26,4 +20,4 @@ def op_of(row, ops):
     """The one of ops that a row of Python calls; "" if it is none of them."""
     names = row.name, f"{row.module}_{row.name}"        # only some rows begin with their domain
     begins = [op for op in ops if any(name.startswith(op) for name in names)]
-    return _OTHER_NAMES.get(row.name, max(begins, key=len, default=""))
+    return row.op or max(begins, key=len, default="")

@@ -12,15 +12,18 @@ from tegula._rows import KEYS, rows
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python/src"))
+from row_text import read_rows                              # noqa: E402
 from signature_text import TENSOR, op_of, read_signatures   # noqa: E402
 
 SIGNATURES = read_signatures(max(pathlib.Path(tegula.__file__).parent.glob("libtegula.so*")))
 
+SOURCES = [ROOT / f"python/src/{module}.c" for module in sorted({row.module for row in rows()})]
+OPS = {row.name: op_of(row, SIGNATURES) for source in SOURCES for row in read_rows(source)}
+
 
 def signature_of(row):
-    op = op_of(row, SIGNATURES)
-    assert op in SIGNATURES, row.name
-    return SIGNATURES[op]
+    assert OPS[row.name] in SIGNATURES, row.name
+    return SIGNATURES[OPS[row.name]]
 
 
 def tensors_of(forms):
