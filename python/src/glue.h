@@ -183,6 +183,7 @@ bool may_require_grad(const result *o);
 bool dtype_named(const char *word, DLDataType *dtype, int *bits);
 bool dtype_is(DLDataType a, DLDataType b);
 bool dtype_of_library(const char *name, DLDataType *dtype);
+bool dtype_of_xla(int number, DLDataType *dtype);
 const char *library_name_of(DLDataType dtype); /* NULL: none */
 const char *name_of_dtype(DLDataType dtype, char buffer[32]);
 uint32_t key_of_dtype(DLDataType dtype); /* a number for each dtype: the key of Python dicts */
@@ -268,7 +269,7 @@ PyObject *tuple_of(const int64_t *v, int n);
 
 PyObject *xla_handlers(PyObject *m, PyObject *none);
 PyObject *xla_layout(PyObject *m, PyObject *none);
-PyObject *xla_dtypes(PyObject *m, PyObject *none);
+PyObject *xla_dtypes(PyObject *m, PyObject *none); /* dtype.c */
 
 /* ---- calls ---- */
 

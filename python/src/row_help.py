@@ -22,9 +22,9 @@ from signature_text import TENSOR, op_of, read_signatures
 
 _KEY_AND_VALUE = "bf16", ["num_tokens", "num_streams + 1", "hidden"]
 TENSORS = {"kv": _KEY_AND_VALUE, "grad_kv": _KEY_AND_VALUE}     # of rows alone
-DTYPES = {"f32": "float32", "bf16": "bfloat16", "f16": "float16", "e4m3": "float8_e4m3fn", "i64": "int64",
-          "i32": "int32", "u8": "uint8", "bool": "bool", "ue8m0": "float8_e8m0fnu", "any": "any dtype",
-          "sf": "float32, or packed int32"}
+_TABLE = pathlib.Path(__file__).with_name("dtype.c").read_text(encoding="utf-8")
+DTYPES = {**dict(re.findall(r'\{ "(\w+)", \{[^}]*\}, "(\w+)"', _TABLE)),   # the names of words
+          "any": "any dtype", "sf": "float32, or packed int32"}
 # Formats of other than 8 bits a value: the dtype of their bytes, what is behind the last size, and a note.
 FORMATS = {"e2m1": ("int8", " / 2", " of pairs of e2m1"), "e5m6": ("uint8", " * 3 / 2", " of e5m6")}
 CHOICE = re.compile(r"\((\S+) if (\w+) else (\S+)\)")

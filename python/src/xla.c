@@ -136,32 +136,6 @@ PyObject *xla_layout(PyObject *m, PyObject *none)
     return list;
 }
 
-/* XLA's numbers of dtypes, beside ours. */
-static const struct {
-    int number;
-    DLDataType dtype;
-} dtypes[] = {
-    { 1, { TGL_DL_BOOL, 8, 1 } },        { 2, { TGL_DL_INT, 8, 1 } },       { 3, { TGL_DL_INT, 16, 1 } },
-    { 4, { TGL_DL_INT, 32, 1 } },        { 5, { TGL_DL_INT, 64, 1 } },      { 6, { TGL_DL_UINT, 8, 1 } },
-    { 7, { TGL_DL_UINT, 16, 1 } },       { 8, { TGL_DL_UINT, 32, 1 } },     { 9, { TGL_DL_UINT, 64, 1 } },
-    { 10, { TGL_DL_FLOAT, 16, 1 } },     { 11, { TGL_DL_FLOAT, 32, 1 } },   { 12, { TGL_DL_FLOAT, 64, 1 } },
-    { 16, { TGL_DL_BFLOAT, 16, 1 } },    { 15, { TGL_DL_COMPLEX, 64, 1 } }, { 18, { TGL_DL_COMPLEX, 128, 1 } },
-    { 19, { TGL_DL_E5M2, 8, 1 } },       { 20, { TGL_DL_E4M3FN, 8, 1 } },   { 24, { TGL_DL_E5M2 + 1, 8, 1 } },
-    { 25, { TGL_DL_E4M3FN + 1, 8, 1 } }, { 33, { TGL_DL_E8M0FNU, 8, 1 } },
-};
-
-/* [(number, DLPack's code, bits)] */
-PyObject *xla_dtypes(PyObject *m, PyObject *none)
-{
-    PyObject *list = PyList_New(0);
-    for (size_t i = 0; list && i < sizeof dtypes / sizeof dtypes[0]; i++) {
-        PyObject *item = Py_BuildValue("iii", dtypes[i].number, dtypes[i].dtype.code, dtypes[i].dtype.bits);
-        if (!item || PyList_Append(list, item)) Py_CLEAR(list);
-        Py_XDECREF(item);
-    }
-    return list;
-}
-
 /* ---- errors ---- */
 
 static xla_error *fail(const xla_frame *x, int code, const char *op, const char *sentence)
@@ -186,9 +160,7 @@ static xla_error *fail_with(const xla_frame *x, const op_row *row, tgl_status st
 static bool read_buffer(const xla_buffer *b, int ndim, DLDevice device, DLTensor *t, int64_t dims[2 * MAX_DIMS])
 {
     *t = (DLTensor){ .data = b->data, .device = device, .ndim = ndim, .shape = dims };
-    for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
-        if (dtypes[i].number == b->dtype) t->dtype = dtypes[i].dtype;
-    if (t->dtype.bits == 0 || b->rank != ndim) return false;
+    if (!dtype_of_xla(b->dtype, &t->dtype) || b->rank != ndim) return false;
     memcpy(dims, b->dims, (size_t)ndim * sizeof *dims);
     return true;
 }
