@@ -184,14 +184,15 @@ const char *case_text(const case_problem *c, const char *name);
 int64_t case_int(case_problem *c, const char *name);
 tgl_dtype case_dtype(case_problem *c, const char *name);
 
-/* Is a parameter's value this word? case_word(c, "mask", "none all some"): which of these is it, from 0 on,
- * or -1? A fill asks once, before its loop. case_check_word() fails if it is none of them. */
-/* Oracles ask for parameters inside loops, and ASan's strcmp() reads both strings three times. */
+/* strcmp() == 0: oracles ask for parameters inside loops, and ASan's strcmp() reads both strings three times. */
 static inline bool case_same(const char *a, const char *b)
 {
     while (*a && *a == *b) a++, b++;
     return *a == *b;
 }
+
+/* Is a parameter's value this word? case_word(c, "mask", "none all some"): which of these is it, from 0 on,
+ * or -1? A fill asks once, before its loop. case_check_word() fails if it is none of them. */
 static inline bool case_is(const case_problem *c, const char *name, const char *word)
 {
     return case_same(case_text(c, name), word);

@@ -223,7 +223,6 @@ static PyMethodDef methods[] = {
     { "describe", describe, METH_O, NULL },
     { "xla_handlers", xla_handlers, METH_NOARGS, NULL },
     { "xla_layout", xla_layout, METH_NOARGS, NULL },
-    { "xla_dtypes", xla_dtypes, METH_NOARGS, NULL },
     { "version", version, METH_NOARGS, NULL },
     { "set_num_sms", set_num_sms, METH_VARARGS, NULL },
     { "get_num_sms", get_num_sms, METH_O, NULL },

@@ -88,27 +88,14 @@ bool dtype_of_xla(int number, DLDataType *dtype)
     return false;
 }
 
-/* [(word or None, key, name or None, bits of a value, values in an element)] */
+/* [(word or None, key, name or None, bits of a value, values in an element, XLA's number or 0)] */
 PyObject *list_dtypes(PyObject *module, PyObject *none)
 {
     PyObject *list = PyList_New(0);
     for (int i = 0; list && i < NUM_DTYPES; i++) {
         const DLDataType d = dtypes[i].dtype;
-        PyObject *t = Py_BuildValue("(zIzii)", dtypes[i].word, key_of_dtype(d), dtypes[i].name, bits_of(i),
-                                    values_per_element(d));
-        if (!t || PyList_Append(list, t)) Py_CLEAR(list);
-        Py_XDECREF(t);
-    }
-    return list;
-}
-
-/* [(number, DLPack's code, bits)] */
-PyObject *xla_dtypes(PyObject *module, PyObject *none)
-{
-    PyObject *list = PyList_New(0);
-    for (int i = 0; list && i < NUM_DTYPES; i++) {
-        if (!dtypes[i].xla) continue;
-        PyObject *t = Py_BuildValue("iii", dtypes[i].xla, dtypes[i].dtype.code, dtypes[i].dtype.bits);
+        PyObject *t = Py_BuildValue("(zIziii)", dtypes[i].word, key_of_dtype(d), dtypes[i].name, bits_of(i),
+                                    values_per_element(d), dtypes[i].xla);
         if (!t || PyList_Append(list, t)) Py_CLEAR(list);
         Py_XDECREF(t);
     }

@@ -269,7 +269,6 @@ PyObject *tuple_of(const int64_t *v, int n);
 
 PyObject *xla_handlers(PyObject *m, PyObject *none);
 PyObject *xla_layout(PyObject *m, PyObject *none);
-PyObject *xla_dtypes(PyObject *m, PyObject *none); /* dtype.c */
 
 /* ---- calls ---- */
 

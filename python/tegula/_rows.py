@@ -7,10 +7,10 @@ from . import _tegula
 
 # The one table of dtypes is in python/src/dtype.c. Some words name a format, which has the dtype of its bytes.
 KEYS = {word: key for word, key, *_ in _tegula.dtypes() if word}
-BITS = {word: bits for word, _, _, bits, _ in _tegula.dtypes() if word}             # of one value
+BITS = {word: bits for word, _, _, bits, *_ in _tegula.dtypes() if word}            # of one value
 NAMES = {key: name for _, key, name, *_ in _tegula.dtypes() if name}                # of torch, NumPy and others
 WORDS = {name: word for word, _, name, *_ in _tegula.dtypes() if word and name}
-VALUES = {name: values for _, _, name, _, values in _tegula.dtypes() if name}       # in an element
+VALUES = {name: values for _, _, name, _, values, _ in _tegula.dtypes() if name}    # in an element
 _MARKS = "abcdefghijklmnopqrstuvwxyz"       # in torch's schemas, for arguments that an op writes
 
 

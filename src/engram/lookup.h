@@ -31,7 +31,7 @@
  * packed ones. 8192 tokens x 24 of a million rows take 47.4 us as bf16, with 1, 3 or 4 units of 16 codes 51.7, 47.9 and
  * 48.5, with 4 of 8 codes 49.2; packed 42.7, with 4 units 49.2 (H200, 2026-11). On sm_100 and sm_103, 8 units spill. */
 #define LOOKUP_UNITS(form, bytes, architecture) \
-    ((form) == LOOKUP_PACKED ? (architecture) / 10 == 10 ? 4 : 8 : (LOOKUP_IS_E4M3(form) && (bytes) == 16 ? 2 : 4))
+    ((form) == LOOKUP_PACKED ? ((architecture) / 10 == 10 ? 4 : 8) : LOOKUP_IS_E4M3(form) && (bytes) == 16 ? 2 : 4)
 #define LOOKUP_FEW_UNITS(form) ((form) == LOOKUP_PACKED ? 2 : 1) /* where rows are few; 264 bytes are 33 units */
 #define LOOKUP_WORDS 4                                           /* of scale factors that a thread has in flight */
 

@@ -439,7 +439,7 @@ def test_parser_refuses(text, face):
 
 def test_dtypes(device):
     """The table's words are those of the library's messages, its keys what DLPack says of torch's dtypes."""
-    for word, key, name, bits, values in toy.dtypes():
+    for word, key, name, bits, values, _ in toy.dtypes():
         if name is None or not hasattr(torch, name):
             continue
         dtype = getattr(torch, name)
@@ -451,7 +451,7 @@ def test_dtypes(device):
             word = f"code {code} with .*" if word in (None, "c32") else word        # the library names neither
             with pytest.raises(ValueError, match=f"^topk_idx: dtype is {word}, want "):
                 tegula.moe.aux_fi(x, 4, 1)
-    by_word = {word: (key, bits) for word, key, _, bits, _ in toy.dtypes()}
+    by_word = {word: (key, bits) for word, key, _, bits, *_ in toy.dtypes()}
     assert by_word["fp32"] == by_word["f32"]
     assert by_word["e2m1"] == (by_word["i8"][0], 4) and by_word["e5m6"] == (by_word["u8"][0], 12)
 

@@ -5,7 +5,7 @@
 
 #include "device/ptx.cuh"
 
-/* a / b rounded up, a >= 0 and b > 0; in the type that a + b has. */
+/* a / b rounded up, in the type that a / b has; b > 0 and a > -b. */
 template <class A_, class B_> DEV auto ceil_div(A_ a, B_ b) -> decltype(a / b) { return (a + (b - 1)) / b; }
 
 #endif
